@@ -4,10 +4,9 @@ import "time"
 
 // Task is one outbox row on its way to the broker.
 type Task struct {
-	ID      int64
-	Kind    string
-	Body    []byte
-	Headers map[string]string
+	ID   int64
+	Kind string
+	Body []byte
 	// Attempt counts this attempt, from 1. Attempts that ended in an outage
 	// were not counted.
 	Attempt   int
@@ -20,6 +19,8 @@ type Task struct {
 	claimed time.Time
 	// sendAfter is the task's place in the due index.
 	sendAfter time.Time
+	// rawHeaders is the headers column as JSON text, or nil.
+	rawHeaders []byte
 	// size is the body's length in bytes. Above the broker's limit the body
 	// was not fetched.
 	size int

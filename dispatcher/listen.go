@@ -1,0 +1,89 @@
+package dispatcher
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// channelName is the NOTIFY channel of a schema's outbox: short, lower case
+// and distinct for every schema name, however long or odd. trigger.sql
+// computes the same.
+func channelName(schema string) string {
+	sum := sha256.Sum256([]byte(schema))
+	return "outbox_" + hex.EncodeToString(sum[:16])
+}
+
+// Listen is the wake source of [WakeNotify]: LISTEN on a connection of its own.
+type Listen struct {
+	// Config is where to connect: a session, not a transaction pooler.
+	Config *pgx.ConnConfig
+	// Channel is the channel that the insert trigger notifies.
+	Channel string
+	// Canary is a payload that is no wake but a test of the channel by this
+	// process; OnCanary is called for each that arrives. Payloads of others'
+	// tests are ignored.
+	Canary   string
+	OnCanary func()
+}
+
+const (
+	listenConnectTimeout = 5 * time.Second
+	// canaryPrefix marks the payload of a test notification, ours or that of
+	// another dispatcher. The trigger's own payload is empty.
+	canaryPrefix = "canary "
+)
+
+// Run implements [WakeSource]. The connection does nothing but listen and is
+// never inside a transaction, so it cannot hold up the notification queue.
+func (l *Listen) Run(ctx context.Context, wake func()) error {
+	conn, err := l.connect(ctx)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	}
+	defer func() {
+		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		_ = conn.Close(closing)
+	}()
+	wake()
+	for {
+		n, err := conn.WaitForNotification(ctx)
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return fmt.Errorf("wait for a notification: %w", err)
+		}
+		switch {
+		case n.Payload == l.Canary:
+			l.OnCanary()
+		case len(n.Payload) > len(canaryPrefix) && n.Payload[:len(canaryPrefix)] == canaryPrefix:
+		default:
+			wake()
+		}
+	}
+}
+
+func (l *Listen) connect(ctx context.Context) (*pgx.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, listenConnectTimeout)
+	defer cancel()
+	conn, err := pgx.ConnectConfig(ctx, l.Config)
+	if err != nil {
+		return nil, fmt.Errorf("connect to listen: %w", err)
+	}
+	if _, err := conn.Exec(ctx, "listen "+pgx.Identifier{l.Channel}.Sanitize()); err != nil {
+		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		_ = conn.Close(closing)
+		return nil, fmt.Errorf("listen: %w", err)
+	}
+	return conn, nil
+}

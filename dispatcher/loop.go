@@ -1,0 +1,264 @@
+package dispatcher
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// loop looks for due tasks whenever the agenda says so, until claiming ends. It
+// alone claims; workers publish and settle beside it, on inHand.
+func (d *Dispatcher) loop(claiming, inHand context.Context) {
+	l := &looker{d: d, claiming: claiming, inHand: inHand}
+	l.agenda.owe(time.Now(), "sweep")
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		timer.Reset(time.Until(l.next()))
+		select {
+		case <-claiming.Done():
+			return
+		case <-d.wakes:
+			l.agenda.hot = true
+			d.cfg.Observer.Woke(string(d.cfg.Wake))
+		case <-d.look:
+			l.agenda.owe(time.Now(), "recheck")
+		case <-d.nudge:
+		case <-timer.C:
+		}
+		l.step()
+	}
+}
+
+// looker is the state of the loop.
+type looker struct {
+	d        *Dispatcher
+	claiming context.Context //nolint:containedctx // lives as long as the loop that made it
+	inHand   context.Context //nolint:containedctx // the same
+	agenda   agenda
+	failures int       // statements that failed in a row
+	pause    time.Time // until then the database is left alone
+}
+
+// interval is the time between sweeps: short while wakes do not arrive.
+func (l *looker) interval() time.Duration {
+	if h := l.d.wake.snapshot(); h.Source == WakePoll || !h.Healthy {
+		return min(l.d.cfg.PollInterval, l.d.cfg.SweepInterval)
+	}
+	return l.d.cfg.SweepInterval
+}
+
+// next is when the loop must act if nothing happens before.
+func (l *looker) next() time.Time {
+	at, _ := l.agenda.wholeAt()
+	if open, probe := l.d.circuit.open(); open {
+		at = probe
+	} else if l.agenda.hot {
+		at = time.Now()
+	}
+	if at.Before(l.pause) {
+		at = l.pause
+	}
+	if overdue := l.d.wake.overdue(); !overdue.IsZero() && overdue.Before(at) {
+		at = overdue
+	}
+	return at
+}
+
+// step does what is due now.
+func (l *looker) step() {
+	now := time.Now()
+	l.d.wake.giveUp(now)
+	// The wake source may have turned unhealthy: the sweep comes sooner then.
+	if soon := now.Add(l.interval()); l.agenda.sweep.After(soon) {
+		l.agenda.sweep = soon
+	}
+	if now.Before(l.pause) {
+		return
+	}
+	if open, probe := l.d.circuit.open(); open {
+		if !now.Before(probe) {
+			l.probe()
+		}
+		return
+	}
+	if l.agenda.hot {
+		l.agenda.hot = false
+		if l.pass(true) > 0 {
+			l.agenda.owe(time.Now().Add(recheckAfter), "recheck")
+		} else {
+			// Woken for nothing: the task is older, or scheduled.
+			l.agenda.owe(time.Now(), "recheck")
+		}
+	}
+	if at, why := l.agenda.wholeAt(); !time.Now().Before(at) {
+		if why == "sweep" && l.interval() != l.d.cfg.SweepInterval {
+			why = "poll"
+		}
+		l.whole(why)
+	}
+}
+
+// whole looks at the whole table: is anything due, and when is the next task?
+func (l *looker) whole(why string) {
+	l.d.cfg.Observer.Woke(why)
+	begun := time.Now()
+	channel := ""
+	if l.d.cfg.Wake == WakeNotify {
+		channel = l.d.channel
+		l.d.wake.sent(begun)
+	}
+	// Not on claiming: a statement cut off in the middle costs its connection.
+	o, err := l.d.table.peek(l.inHand, l.d.cfg.Schema, channel, l.d.canary)
+	if err != nil {
+		l.failed(err)
+		return
+	}
+	l.worked()
+	if channel != "" {
+		l.d.wake.triggerSeen(o.trigger)
+	}
+	now := time.Now()
+	l.agenda.looked(now, now.Sub(begun), l.interval())
+	if o.planned {
+		l.agenda.due = now.Add(o.next)
+	}
+	if o.due {
+		l.pass(false)
+	}
+}
+
+// pass claims until a claim comes back short, walking forward: each claim
+// starts where the last one ended, past the dead index entries that it left.
+// A hot pass starts a little before now, a full one at the beginning. It
+// returns how many tasks it claimed.
+func (l *looker) pass(hot bool) (found int) {
+	a := ask{hot: hot}
+	for {
+		select {
+		case <-l.claiming.Done():
+			return found
+		case l.d.slots <- struct{}{}:
+		}
+		if open, _ := l.d.circuit.open(); open || l.claiming.Err() != nil {
+			<-l.d.slots
+			return found
+		}
+		c := l.claim(&a)
+		if c == nil || len(c.tasks) == 0 {
+			<-l.d.slots
+			return found
+		}
+		found += len(c.tasks)
+		a.from = c.end
+		more := c.more
+		l.d.work <- c
+		if !more {
+			return found
+		}
+	}
+}
+
+// claim makes one claim of a pass. It returns nil on failure.
+func (l *looker) claim(a *ask) *claim {
+	a.tasks, a.bytes = l.d.cfg.Batch, l.d.cfg.BatchBytes
+	if l.d.careful.Load() > 0 {
+		a.tasks = 1
+	}
+	a.fetch = fetchLimit(l.d.cfg.NATS)
+	begun := time.Now()
+	c, err := l.d.table.claim(l.inHand, *a)
+	if err != nil {
+		l.failed(err)
+		l.blame(err)
+		return nil
+	}
+	l.worked()
+	l.d.careful.Add(-min(int64(len(c.tasks)), max(l.d.careful.Load(), 0)))
+	l.d.cfg.Observer.Claimed(len(c.tasks), time.Since(begun))
+	if len(c.tasks) > 0 {
+		failpoint("after-claim")
+	}
+	return c
+}
+
+// probe asks the broker, while the circuit is open, whether it is back: first
+// for its streams, then with one task.
+func (l *looker) probe() {
+	if !l.d.cfg.NATS.IsConnected() {
+		l.d.circuit.trip(errNotOnline)
+		return
+	}
+	if err := l.d.checkStreams(l.claiming); err != nil {
+		l.d.circuit.trip(err)
+		return
+	}
+	a := ask{}
+	a.tasks, a.bytes, a.fetch = 1, l.d.cfg.BatchBytes, fetchLimit(l.d.cfg.NATS)
+	c, err := l.d.table.claim(l.inHand, a)
+	switch {
+	case err != nil:
+		l.failed(err)
+		l.blame(err)
+		return
+	case len(c.tasks) > 0:
+		l.worked()
+		if !l.d.deliverProbe(l.inHand, c) {
+			return
+		}
+	}
+	l.d.circuit.reset()
+	l.agenda.owe(time.Now(), "recheck")
+}
+
+// failed notes a failed statement and leaves the database alone for a while.
+func (l *looker) failed(err error) {
+	l.failures++
+	l.pause = time.Now().Add(backoff{min: 50 * time.Millisecond, max: 5 * time.Second}.delay(l.failures))
+	l.agenda.owe(l.pause, "recheck")
+	l.d.databaseFailed(err)
+	// Connected to a server that became a standby: every pooled connection
+	// leads to it, so ask for new ones.
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code == "25006" {
+		l.d.cfg.Pool.Reset()
+	}
+}
+
+func (l *looker) worked() {
+	l.failures = 0
+	l.d.databaseOK()
+}
+
+// blame narrows down a claim that the database refuses because of what is in
+// a row: one by one first, then the head of the queue is moved aside.
+func (l *looker) blame(err error) {
+	if !rowFault(err) {
+		return
+	}
+	if l.d.careful.Load() == 0 {
+		l.d.careful.Store(int64(l.d.cfg.Batch))
+		return
+	}
+	id, headErr := l.d.table.head(l.inHand)
+	if headErr != nil {
+		l.d.log.Error("a task cannot be claimed, nor found", "error", err, "find_error", headErr)
+		return
+	}
+	l.d.aside(l.inHand, id, err)
+}
+
+// rowFault reports whether the database refused because of a row's content, not
+// because of its own state.
+func rowFault(err error) bool {
+	pgErr, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok {
+		return false
+	}
+	switch pgErr.Code[:2] {
+	case "22", "23", "P0", "54": // data exception, constraint, raised by a trigger, program limit
+		return true
+	}
+	return pgErr.Code == "XX001" || pgErr.Code == "XX002" // data or index corrupted
+}

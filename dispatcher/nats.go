@@ -1,0 +1,28 @@
+package dispatcher
+
+import (
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+// NATSOptions returns the client options that the dispatcher's promises need;
+// put them after your own. The client's defaults are made for other
+// programs: they give up reconnecting after 60 tries, notice a dead peer after
+// minutes, and keep messages published while disconnected to deliver them
+// later, when the dispatcher has long resent them.
+func NATSOptions() []nats.Option {
+	return []nats.Option{
+		nats.RetryOnFailedConnect(true),
+		nats.MaxReconnects(-1),
+		nats.IgnoreAuthErrorAbort(),
+		nats.ReconnectWait(250 * time.Millisecond),
+		nats.ReconnectJitter(250*time.Millisecond, 500*time.Millisecond),
+		nats.ReconnectBufSize(-1),
+		nats.PingInterval(10 * time.Second),
+		nats.MaxPingsOutstanding(2),
+		nats.Timeout(2 * time.Second),
+		// Permission violations come here; the dispatcher takes the handler
+		// over in Run and still calls the one it found.
+	}
+}

@@ -1,0 +1,118 @@
+package dispatcher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+const (
+	// peekSQL is the whole cost of an idle dispatcher: one statement per sweep
+	// that says whether anything is due, when the next task will be, and
+	// whether the insert trigger is there, and that sends the canary. The
+	// "order by" keeps the plan on the due index whatever the statistics say.
+	peekSQL = `
+select (select id
+          from {outbox}
+         where sent_at is null and dead_at is null and send_after <= now()
+         order by send_after
+         limit 1) is not null,
+       extract(epoch from (
+        select send_after
+          from {outbox}
+         where sent_at is null and dead_at is null and send_after > now()
+         order by send_after
+         limit 1) - clock_timestamp())::float8,
+       exists (select
+                 from pg_catalog.pg_trigger as t
+                 join pg_catalog.pg_class as c on c.oid = t.tgrelid
+                 join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
+                where n.nspname = $1 and c.relname = 'outbox'
+                  and t.tgname = 'outbox_notify' and t.tgenabled in ('O', 'A')),
+       case when $2::text <> '' then pg_catalog.pg_notify($2, $3) end::text is null`
+
+	// headSQL names the task that the next claim of one would take.
+	headSQL = `
+select id
+  from {outbox}
+ where sent_at is null and dead_at is null and send_after <= now()
+ order by send_after, id
+ limit 1
+   for update skip locked`
+
+	sourceSQL = `
+select name
+  from {outbox_source}
+`
+)
+
+// outlook is what a peek saw.
+type outlook struct {
+	due     bool          // something is due; perhaps locked by a claim in hand
+	next    time.Duration // until the next scheduled task, if scheduled
+	planned bool          // there is a scheduled task
+	trigger bool          // the insert trigger is installed and enabled
+}
+
+// peek looks at the due index without claiming. If channel is not empty it
+// sends canary there.
+func (t *table) peek(ctx context.Context, schema, channel, canary string) (o outlook, err error) {
+	ctx, cancel := context.WithTimeout(ctx, t.publishTimeout)
+	defer cancel()
+	var next *float64
+	var quiet bool
+	err = t.pool.QueryRow(ctx, t.peekStmt, schema, channel, canary).Scan(&o.due, &next, &o.trigger, &quiet)
+	if err != nil {
+		return o, fmt.Errorf("look for due tasks: %w", err)
+	}
+	if next != nil {
+		o.planned = true
+		o.next = time.Duration(min(*next, (365*24*time.Hour).Seconds()) * float64(time.Second))
+	}
+	return o, nil
+}
+
+// head names the oldest due task that nobody has claimed.
+func (t *table) head(ctx context.Context) (id int64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, t.publishTimeout)
+	defer cancel()
+	if err := t.pool.QueryRow(ctx, t.headStmt).Scan(&id); err != nil {
+		return 0, fmt.Errorf("find the oldest due task: %w", err)
+	}
+	return id, nil
+}
+
+// source reads the name that begins every message id of this outbox.
+func (t *table) source(ctx context.Context) (name string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, t.publishTimeout)
+	defer cancel()
+	if err := t.pool.QueryRow(ctx, t.sourceStmt).Scan(&name); err != nil {
+		return "", fmt.Errorf("read outbox_source: %w", err)
+	}
+	return name, nil
+}
+
+// startupError reports whether err is one that waiting does not cure, and says
+// what to do.
+func startupError(schema string, err error) error {
+	if errors.Is(err, pgx.ErrNoRows) {
+		return fmt.Errorf("outbox_source in schema %q is empty: put the source's name back, or run 'dispatcher migrate up' on a fresh schema", schema)
+	}
+	pgErr, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok {
+		return nil
+	}
+	switch pgErr.Code {
+	case "42P01", "3F000": // undefined_table, invalid_schema_name
+		return fmt.Errorf("no outbox in schema %q: run 'dispatcher migrate up --schema %s': %w", schema, schema, err)
+	case "42501": // insufficient_privilege
+		return fmt.Errorf("the database role may not read the outbox in schema %q: grant it what the README lists for a dispatcher: %w", schema, err)
+	case "28P01", "28000", "3D000": // invalid_password, invalid_authorization_specification, invalid_catalog_name
+		return fmt.Errorf("the database does not let us in: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,244 @@
+package dispatcher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// publisher sends the tasks of one claim and says what became of each,
+// index-aligned. It is an interface so that tests can lose, delay and forge
+// answers.
+type publisher interface {
+	publish(ctx context.Context, tasks []Task, deadline time.Time) []Result
+}
+
+var (
+	errAckLate   = errors.New("no acknowledgement in time")
+	errTooLate   = errors.New("not published: this dispatcher was held up beyond its deadline")
+	errForeign   = errors.New("acknowledged by a stream that is not ours")
+	errNotOnline = errors.New("not connected to NATS")
+)
+
+// natsPublisher publishes on JetStream, asynchronously: the whole claim is
+// sent, then all acknowledgements are awaited.
+type natsPublisher struct {
+	nc             *nats.Conn
+	js             jetstream.JetStream // its own handle: one counter of pending acks each
+	prefix, source string
+	streams        *streams
+	denied         denials
+	opts           []jetstream.PublishOpt
+}
+
+func newNATSPublisher(cfg Config, js jetstream.JetStream, source string, s *streams) *natsPublisher {
+	p := &natsPublisher{nc: cfg.NATS, js: js, prefix: cfg.Prefix, source: source, streams: s}
+	p.denied.ch = make(chan struct{})
+	// The client's own retries would reorder and publish after we gave up.
+	p.opts = []jetstream.PublishOpt{jetstream.WithRetryAttempts(0), jetstream.WithStallWait(cfg.PublishTimeout / 2)}
+	if cfg.Stream != "" {
+		p.opts = append(p.opts, jetstream.WithExpectStream(cfg.Stream))
+	}
+	return p
+}
+
+// newJetStream makes the handle for publishing. The client has no ack timeout by
+// default; ours leaves time, within the publish timeout, to ask why there was
+// silence and to settle.
+func newJetStream(cfg Config) (jetstream.JetStream, error) {
+	opts := []jetstream.JetStreamOpt{
+		jetstream.WithPublishAsyncTimeout(ackTimeout(cfg.PublishTimeout)),
+		jetstream.WithPublishAsyncMaxPending(cfg.Batch * (cfg.Workers + 1)),
+		jetstream.WithDefaultTimeout(cfg.PublishTimeout / 5),
+	}
+	switch {
+	case cfg.JetStreamDomain != "":
+		return jetstream.NewWithDomain(cfg.NATS, cfg.JetStreamDomain, opts...)
+	case cfg.JetStreamAPIPrefix != "":
+		return jetstream.NewWithAPIPrefix(cfg.NATS, cfg.JetStreamAPIPrefix, opts...)
+	}
+	return jetstream.New(cfg.NATS, opts...)
+}
+
+func ackTimeout(publishTimeout time.Duration) time.Duration { return publishTimeout * 3 / 5 }
+
+func (p *natsPublisher) publish(ctx context.Context, tasks []Task, deadline time.Time) []Result {
+	results := make([]Result, len(tasks))
+	futures := make([]jetstream.PubAckFuture, len(tasks))
+	begun := time.Now()
+	for i := range tasks {
+		futures[i], results[i] = p.send(&tasks[i], deadline)
+		if i == 0 {
+			failpoint("after-first-publish")
+		}
+	}
+	expire := time.NewTimer(ackTimeout(time.Until(deadline)) + 100*time.Millisecond)
+	defer expire.Stop()
+	late := false
+	for i, f := range futures {
+		if f != nil {
+			results[i] = p.await(ctx, f, p.subject(&tasks[i]), begun, expire.C, &late)
+		}
+		if i == len(futures)/2 {
+			failpoint("after-some-acks")
+		}
+	}
+	p.explain(ctx, tasks, results)
+	return results
+}
+
+func (p *natsPublisher) subject(t *Task) string { return p.prefix + "." + t.Kind }
+
+// send hands one message to the client. A nil future comes with the result.
+func (p *natsPublisher) send(t *Task, deadline time.Time) (jetstream.PubAckFuture, Result) {
+	// A process that was frozen must not publish what others may have sent
+	// meanwhile: by then the server has given the rows back.
+	if now := time.Now(); now.After(deadline) {
+		return nil, Result{Outcome: Unavailable, Err: errTooLate, Acked: now}
+	}
+	if limit := fetchLimit(p.nc); int64(t.size) > limit {
+		return nil, rejected(fmt.Errorf("body of %d bytes: the broker takes at most %d (max_payload), headers included; send a reference instead", t.size, limit))
+	}
+	msg, err := message(p.prefix, p.source, t)
+	if err != nil {
+		return nil, rejected(err)
+	}
+	if limit, size := p.nc.MaxPayload(), wireSize(msg); limit > 0 && int64(size) > limit {
+		return nil, rejected(fmt.Errorf("message of %d bytes, headers included: the broker takes at most %d (max_payload); send a reference instead", size, limit))
+	}
+	f, err := p.js.PublishMsgAsync(msg, p.opts...)
+	if err != nil {
+		return nil, Result{Outcome: classify(err), Err: fmt.Errorf("publish: %w", err), Acked: time.Now()}
+	}
+	return f, Result{}
+}
+
+func rejected(err error) Result { return Result{Outcome: Rejected, Err: err, Acked: time.Now()} }
+
+// fetchLimit is the largest body worth reading from the database.
+func fetchLimit(nc *nats.Conn) int64 {
+	if limit := nc.MaxPayload(); limit > 0 {
+		return limit
+	}
+	return 1 << 20 // never connected yet: the server's default
+}
+
+// await waits for one acknowledgement. After the first late one, the others are
+// only looked at, not waited for.
+func (p *natsPublisher) await(ctx context.Context, f jetstream.PubAckFuture, subject string, begun time.Time, expire <-chan time.Time, late *bool) Result {
+	for {
+		denied, changed := p.denied.since(subject, begun)
+		if denied {
+			return Result{Outcome: Refused, Err: fmt.Errorf("NATS denies publishing on %q: grant the dispatcher's user that subject", subject), Acked: time.Now()}
+		}
+		if *late {
+			select {
+			case ack := <-f.Ok():
+				return p.acked(ctx, ack)
+			case err := <-f.Err():
+				return failed(err)
+			default:
+				return failed(errAckLate)
+			}
+		}
+		select {
+		case ack := <-f.Ok():
+			return p.acked(ctx, ack)
+		case err := <-f.Err():
+			return failed(err)
+		case <-changed:
+		case <-expire:
+			*late = true
+		}
+	}
+}
+
+func (p *natsPublisher) acked(ctx context.Context, ack *jetstream.PubAck) Result {
+	r := Result{Acked: time.Now()}
+	if !p.streams.ours(ctx, ack.Stream) {
+		// Any subscriber on the subject can answer, so this proves nothing.
+		r.Outcome, r.Err = Refused, fmt.Errorf("%w: %q", errForeign, ack.Stream)
+		return r
+	}
+	if ack.Duplicate {
+		r.Outcome = Duplicate
+	}
+	return r
+}
+
+func failed(err error) Result {
+	return Result{Outcome: classify(err), Err: fmt.Errorf("publish: %w", err), Acked: time.Now()}
+}
+
+// explain finds out what silence meant. A subject that no stream captures, while
+// others have one, is that task's own trouble; anything else is the broker's.
+func (p *natsPublisher) explain(ctx context.Context, tasks []Task, results []Result) {
+	const maxSubjects = 16
+	known := map[string]Result{}
+	for i := range results {
+		r := &results[i]
+		if r.Outcome != Unavailable || !silent(r.Err) || !p.nc.IsConnected() {
+			continue
+		}
+		subject := p.subject(&tasks[i])
+		verdict, ok := known[subject]
+		if !ok {
+			if len(known) >= maxSubjects {
+				continue
+			}
+			verdict = p.ask(ctx, subject, *r)
+			known[subject] = verdict
+		}
+		if verdict.Outcome == Refused {
+			*r = verdict
+		}
+	}
+}
+
+func (p *natsPublisher) ask(ctx context.Context, subject string, r Result) Result {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	_, err := p.js.StreamNameBySubject(ctx, subject)
+	if !errors.Is(err, jetstream.ErrStreamNotFound) {
+		return r
+	}
+	// "No stream for anything" is an outage; tasks must not pay for it.
+	if some, err := p.streams.any(ctx); err != nil || !some {
+		return r
+	}
+	return Result{Outcome: Refused, Acked: r.Acked, Err: fmt.Errorf("no stream captures subject %q: create one or add the subject to one", subject)}
+}
+
+// denials remembers permission violations. The server reports them on the
+// connection, naming the subject; the message itself only goes unanswered.
+type denials struct {
+	mu sync.Mutex
+	at map[string]time.Time
+	ch chan struct{}
+}
+
+func (d *denials) note(subject string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	// A violation matters to publishes in flight only; there are few subjects,
+	// but they come from the tasks, so bound them.
+	if d.at == nil || len(d.at) >= 1000 {
+		d.at = map[string]time.Time{}
+	}
+	d.at[subject] = time.Now()
+	close(d.ch)
+	d.ch = make(chan struct{})
+}
+
+// since reports whether the subject was denied after t; changed is closed at the
+// next violation of any subject.
+func (d *denials) since(subject string, t time.Time) (denied bool, changed <-chan struct{}) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.at[subject].After(t), d.ch
+}

@@ -1,0 +1,115 @@
+package dispatcher
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+)
+
+const (
+	// undoSQL takes the mark back from tasks that were not stored. One whose
+	// attempt does not count keeps its attempts; one with a negative delay
+	// keeps its place in the queue. Attempts and delay are capped here, where
+	// an overflow would abort the batch and have its stored tasks resent for ever.
+	undoSQL = `
+update {outbox} as o
+   set sent_at = null,
+       attempts = case when u.counted then o.attempts else greatest(o.attempts - 1, 0) end,
+       send_after = case when u.delay < 0 then o.send_after
+                         else clock_timestamp() + least(u.delay, 86400) * interval '1 second' end,
+       dead_at = case when u.dead then clock_timestamp() end,
+       last_error = u.reason
+  from unnest($1::bigint[], $2::boolean[], $3::boolean[], $4::float8[], $5::text[]) as u(id, counted, dead, delay, reason)
+ where o.id = u.id`
+
+	// asideSQL moves one task out of the way after its own settlement
+	// failed for a reason that lies in the row.
+	asideSQL = `
+update {outbox} as o
+   set send_after = clock_timestamp() + least($2::float8, 86400) * interval '1 second',
+       attempts = least(o.attempts, 2147483646) + 1,
+       last_error = $3
+ where o.id = $1 and o.sent_at is null and o.dead_at is null`
+)
+
+// maxReason bounds last_error, in bytes.
+const maxReason = 1000
+
+// undo is the part of a settlement that is not a success.
+type undo struct {
+	ids           []int64
+	counted, dead []bool
+	delays        []float64 // seconds, negative: unchanged
+	reasons       []string
+}
+
+func (u *undo) add(id int64, counted, dead bool, delay float64, reason error) {
+	u.ids = append(u.ids, id)
+	u.counted = append(u.counted, counted)
+	u.dead = append(u.dead, dead)
+	u.delays = append(u.delays, delay)
+	u.reasons = append(u.reasons, reasonText(reason))
+}
+
+// settle records what became of the claim's tasks and commits. stored is how
+// many were stored; u holds every other one. Nothing is committed unless
+// each marked row is accounted for. After an error the claim has been given
+// back, or, if the answer to COMMIT was lost, the next claim will tell.
+func (c *claim) settle(ctx context.Context, stored int, u undo) error {
+	defer c.release()
+	if len(c.tasks) != stored+len(u.ids) {
+		return fmt.Errorf("settle: %w: %d claimed, %d stored, %d not", errDoubt, len(c.tasks), stored, len(u.ids))
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.table.publishTimeout)
+	defer cancel()
+	if len(u.ids) > 0 {
+		failpoint("before-undo")
+		tag, err := c.conn.Exec(ctx, c.table.undoStmt, u.ids, u.counted, u.dead, u.delays, u.reasons)
+		if err != nil {
+			return fmt.Errorf("settle: take back the mark of %d tasks: %w", len(u.ids), err)
+		}
+		if tag.RowsAffected() != int64(len(u.ids)) {
+			return fmt.Errorf("settle: %w: %d marks to take back, %d taken", errDoubt, len(u.ids), tag.RowsAffected())
+		}
+		failpoint("after-undo")
+	}
+	failpoint("before-commit")
+	tag, err := c.conn.Exec(ctx, "commit")
+	if err != nil {
+		return fmt.Errorf("settle: commit: %w", err)
+	}
+	// COMMIT of an aborted transaction is no error, only another tag.
+	if tag.String() != "COMMIT" {
+		return fmt.Errorf("settle: commit: the server answered %s", tag)
+	}
+	c.conn.Release()
+	c.conn = nil
+	return nil
+}
+
+// setAside postpones a task whose settlement the database refuses, so that it
+// holds up no other.
+func (t *table) setAside(ctx context.Context, id int64, delay float64, reason error) error {
+	ctx, cancel := context.WithTimeout(ctx, t.publishTimeout)
+	defer cancel()
+	if _, err := t.pool.Exec(ctx, t.asideStmt, id, delay, reasonText(reason)); err != nil {
+		return fmt.Errorf("set task %d aside: %w", id, err)
+	}
+	return nil
+}
+
+// reasonText makes an error fit for last_error: valid UTF-8, no NUL, bounded.
+// Anything else would abort the settling transaction.
+func reasonText(err error) string {
+	s := strings.ToValidUTF8(err.Error(), "\uFFFD")
+	s = strings.ReplaceAll(s, "\x00", "\uFFFD")
+	if len(s) <= maxReason {
+		return s
+	}
+	cut := maxReason - len("...")
+	for !utf8.RuneStart(s[cut]) {
+		cut--
+	}
+	return s[:cut] + "..."
+}

@@ -1,0 +1,81 @@
+package dispatcher
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// WakeSource tells the dispatcher that there may be work. A wake is a hint:
+// a lost one costs latency, never a task.
+type WakeSource interface {
+	// Run calls wake once when it is subscribed, so that what was inserted
+	// while nobody listened is found, and again for each sign of work. It
+	// calls wake only once the work is visible to a new snapshot. It returns
+	// nil after ctx ended and an error when the source was lost; it leaves
+	// no connection behind. It is not called again before it returned.
+	Run(ctx context.Context, wake func()) error
+}
+
+// signal is a wake-up that remembers at most one call: a thousand wakes
+// before the next look are one look.
+type signal chan struct{}
+
+func newSignal() signal { return make(signal, 1) }
+
+func (s signal) notify() {
+	select {
+	case s <- struct{}{}:
+	default:
+	}
+}
+
+// supervise runs the wake source until ctx ends, again and again: a lost
+// connection comes back after a jittered backoff that starts over once the
+// source was subscribed.
+func (d *Dispatcher) supervise(ctx context.Context, source WakeSource) {
+	retry := backoff{min: 50 * time.Millisecond, max: 5 * time.Second}
+	failures := 0
+	for ctx.Err() == nil {
+		runCtx, cancel := context.WithCancelCause(ctx)
+		d.wake.reset(cancel)
+		subscribed := false
+		err := source.Run(runCtx, func() {
+			if !subscribed {
+				// What was inserted while nobody listened may be of any
+				// age: look at the whole table.
+				subscribed, failures = true, 0
+				d.log.Info("wake source subscribed", "source", d.cfg.Wake)
+				d.wake.listening()
+				d.look.notify()
+				return
+			}
+			d.wakes.notify()
+		})
+		if err == nil {
+			err = context.Cause(runCtx)
+		}
+		cancel(nil)
+		if ctx.Err() != nil {
+			return
+		}
+		if err == nil {
+			err = errors.New("wake source ended")
+		}
+		failures++
+		wait := retry.delay(failures)
+		d.wake.lost(err.Error())
+		d.log.Warn("wake source lost, polling meanwhile", "source", d.cfg.Wake, "error", err, "retry_in", wait)
+		sleep(ctx, wait)
+	}
+}
+
+// sleep waits for the time to pass or ctx to end.
+func sleep(ctx context.Context, wait time.Duration) {
+	t := time.NewTimer(wait)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
+	}
+}
