@@ -86,11 +86,7 @@ func deniedSubject(err error) (string, bool) {
 	if err == nil || !errors.Is(err, nats.ErrPermissionViolation) {
 		return "", false
 	}
-	const mark = `Publish to "`
-	_, rest, found := strings.Cut(err.Error(), mark)
-	if !found {
-		_, rest, found = strings.Cut(strings.ToLower(err.Error()), strings.ToLower(mark))
-	}
+	_, rest, found := strings.Cut(err.Error(), `Publish to "`)
 	subject, _, closed := strings.Cut(rest, `"`)
 	return subject, found && closed && subject != ""
 }
