@@ -1,0 +1,175 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+const (
+	// applicationName marks our sessions in pg_stat_activity, unless the user
+	// chose a name.
+	applicationName = "outbox-dispatcher"
+	// listenSuffix marks the LISTEN session: one for each dispatcher, so that
+	// they can be counted.
+	listenSuffix = " listen"
+	// connectTimeout applies where the user named none: the driver's default
+	// of two minutes is an outage of its own when a host does not answer.
+	connectTimeout = 5 * time.Second
+	// userTimeout is how long sent bytes may stay unacknowledged on a TCP
+	// connection. The operating system's own limit is about 15 minutes.
+	userTimeout = 20 * time.Second
+)
+
+// keepAlive finds a vanished peer in 25 s; the operating system's defaults
+// take two hours.
+var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second, Interval: 5 * time.Second, Count: 3}
+
+// serverTCP makes the server do the same, so that the row locks of a
+// vanished dispatcher are given up. They are set after connecting: poolers
+// refuse startup parameters that they do not know.
+var serverTCP = []struct{ name, value string }{
+	{"tcp_keepalives_idle", "10"},
+	{"tcp_keepalives_interval", "5"},
+	{"tcp_keepalives_count", "3"},
+	{"tcp_user_timeout", "20000"},
+}
+
+// databaseFlags say where the outbox is.
+type databaseFlags struct {
+	DatabaseURL     string `group:"Database" xor:"database-url" also:"DATABASE_URL" placeholder:"URL" help:"PostgreSQL as URL or key=value string; pool_max_conns and the other parameters of pgx are understood. Default: the PG* variables of libpq."`
+	DatabaseURLFile string `group:"Database" xor:"database-url" placeholder:"FILE" help:"File that holds --database-url."`
+	Schema          string `group:"Database" default:"${schema}" help:"Schema that holds the outbox."`
+}
+
+// listenFlags say where LISTEN works.
+type listenFlags struct {
+	ListenURL     string `group:"Database" xor:"listen-url" placeholder:"URL" help:"PostgreSQL for LISTEN, when --database-url leads through a transaction pooler, which swallows notifications. Default: --database-url."`
+	ListenURLFile string `group:"Database" xor:"listen-url" placeholder:"FILE" help:"File that holds --listen-url."`
+}
+
+// poolConfig returns the settings of a pool with at least minConns
+// connections, unless the user fixed pool_max_conns.
+func (f *databaseFlags) poolConfig(a *app, logger *slog.Logger, minConns int) (*pgxpool.Config, error) {
+	dsn, err := a.secret(f.DatabaseURL, f.DatabaseURLFile, "database-url-file")
+	if err != nil {
+		return nil, err
+	}
+	cfg, err := parseDSN(a, "database-url", dsn)
+	if err != nil {
+		return nil, err
+	}
+	if plain, err := pgx.ParseConfig(dsn); err == nil && plain.RuntimeParams["pool_max_conns"] == "" {
+		cfg.MaxConns = max(cfg.MaxConns, int32(minConns)) // #nosec G115 -- at most 64 workers and a few
+	}
+	// A ping before each use after an idle second costs a round trip just
+	// when a wake ends the idleness. A dead connection shows as an error of
+	// the statement, which the dispatcher repeats anyway.
+	cfg.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false }
+	prepare(cfg.ConnConfig, logger, "")
+	return cfg, nil
+}
+
+// connConfig returns the settings of a single connection; suffix is added to
+// the application name.
+func (f *databaseFlags) connConfig(a *app, logger *slog.Logger, suffix string) (*pgx.ConnConfig, error) {
+	dsn, err := a.secret(f.DatabaseURL, f.DatabaseURLFile, "database-url-file")
+	if err != nil {
+		return nil, err
+	}
+	return connConfig(a, logger, "database-url", dsn, suffix)
+}
+
+// listenConfig returns the settings of the LISTEN connection.
+func (f *listenFlags) listenConfig(a *app, logger *slog.Logger, db *databaseFlags, suffix string) (*pgx.ConnConfig, error) {
+	dsn, err := a.secret(f.ListenURL, f.ListenURLFile, "listen-url-file")
+	if err != nil {
+		return nil, err
+	}
+	if dsn == "" {
+		return db.connConfig(a, logger, suffix)
+	}
+	return connConfig(a, logger, "listen-url", dsn, suffix)
+}
+
+func connConfig(a *app, logger *slog.Logger, flag, dsn, suffix string) (*pgx.ConnConfig, error) {
+	// The pool's parser takes the pool_* parameters out, which the server
+	// would not know.
+	cfg, err := parseDSN(a, flag, dsn)
+	if err != nil {
+		return nil, err
+	}
+	prepare(cfg.ConnConfig, logger, suffix)
+	return cfg.ConnConfig, nil
+}
+
+// dsnMark stands in the driver's errors between the quoted string and the fault.
+const dsnMark = "`: "
+
+// parseDSN is pgxpool.ParseConfig with errors that cannot quote a password.
+func parseDSN(a *app, flag, dsn string) (*pgxpool.Config, error) {
+	a.redact.add(dsn)
+	cfg, err := pgxpool.ParseConfig(dsn)
+	if err == nil {
+		if pw := cfg.ConnConfig.Password; pw != cfg.ConnConfig.User && pw != cfg.ConnConfig.Database {
+			a.redact.add(pw)
+		}
+		return cfg, nil
+	}
+	why := "it cannot be read"
+	// Before the mark the driver quotes the string itself, after it comes
+	// what is wrong with it; the URL parser then quotes parts of it.
+	if i := strings.LastIndex(err.Error(), dsnMark); i >= 0 {
+		why = err.Error()[i+len(dsnMark):]
+	}
+	if _, isURL := errors.AsType[*url.Error](err); isURL {
+		why = "not a valid URL"
+	}
+	if strings.Contains(dsn, "://") {
+		why += "; in a URL the characters / @ : % # of a password are written %2F %40 %3A %25 %23"
+	}
+	return nil, usageError{fmt.Errorf("%s: %s (the value is not shown, it may hold a password)", a.flag(flag), why)}
+}
+
+// prepare sets what every connection of ours has.
+func prepare(cc *pgx.ConnConfig, logger *slog.Logger, suffix string) {
+	if cc.RuntimeParams["application_name"] == "" {
+		cc.RuntimeParams["application_name"] = applicationName
+	}
+	cc.RuntimeParams["application_name"] += suffix
+	cc.ConnectTimeout = cmp.Or(cc.ConnectTimeout, connectTimeout)
+	dialer := &net.Dialer{Timeout: cc.ConnectTimeout, KeepAliveConfig: keepAlive, Control: setUserTimeout}
+	cc.DialFunc = dialer.DialContext
+
+	var statements strings.Builder
+	for _, p := range serverTCP {
+		if _, chosen := cc.RuntimeParams[p.name]; !chosen {
+			fmt.Fprintf(&statements, "set %s = %s;", p.name, p.value)
+		}
+	}
+	var warn sync.Once
+	cc.AfterConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
+		_, err := conn.Exec(ctx, statements.String()).ReadAll()
+		if err == nil {
+			return nil
+		}
+		if conn.IsClosed() {
+			return fmt.Errorf("set TCP keepalives: %w", err)
+		}
+		warn.Do(func() {
+			logger.Warn("the database refused TCP keepalive settings: the rows of a vanished dispatcher stay locked for longer", "err", err)
+		})
+		return nil
+	}
+}

@@ -1,0 +1,153 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/nats-io/nats.go"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/outbox-dispatcher/outbox/dispatcher"
+)
+
+// runCmd is "dispatcher run".
+type runCmd struct {
+	databaseFlags
+	listenFlags
+	natsFlags
+	outboxFlags
+	httpFlags
+	logFlags
+}
+
+// outboxFlags are the dispatcher's own settings. The ranges are those that
+// dispatcher.New enforces; they are repeated here to be shown in the help, and
+// to be refused under the name of the flag. A test compares them.
+type outboxFlags struct {
+	Prefix       string `group:"Publishing" default:"${prefix}" help:"Put before the kind of each task, with a dot, to make its subject."`
+	Stream       string `group:"Publishing" placeholder:"NAME" help:"The only stream whose acknowledgement counts. Default: any that captures subjects below --prefix."`
+	CreateStream bool   `group:"Publishing" help:"Create a stream for --prefix if there is none, named by --stream or after the prefix. For trying things out: a stream in production is made by its operator."`
+
+	Wake           dispatcher.WakeMode `group:"Dispatching" enum:"notify,poll" default:"notify" help:"How new tasks are noticed. notify: by LISTEN, within a millisecond. poll: by looking every --poll-interval, without a trigger or a session connection."`
+	Batch          int                 `group:"Dispatching" range:"1..10000" default:"${batch}" help:"Tasks that one claim takes at most."`
+	BatchBytes     int                 `group:"Dispatching" range:"1024..1073741824" default:"${batch_bytes}" help:"Bytes of message bodies that one claim takes at most; a larger task is claimed alone. Memory grows with this times --workers."`
+	Workers        int                 `group:"Dispatching" range:"1..64" default:"${workers}" help:"Claims in hand at once."`
+	SweepInterval  time.Duration       `group:"Dispatching" range:"100ms..10m" default:"${sweep_interval}" help:"Time between looks at the whole table while wakes arrive."`
+	PollInterval   time.Duration       `group:"Dispatching" range:"1ms..1m" default:"${poll_interval}" help:"The same while wakes do not arrive, and with --wake=poll."`
+	PublishTimeout time.Duration       `group:"Dispatching" range:"100ms..5s" default:"${publish_timeout}" help:"Time to publish a claim, and so how long its rows stay locked."`
+	DrainTimeout   time.Duration       `group:"Dispatching" range:"1s..10m" default:"${drain_timeout}" help:"Time to finish the claims in hand after a signal. Give the process more than that before it is killed."`
+	MaxAttempts    int                 `group:"Dispatching" range:"1..1000000" default:"${max_attempts}" help:"Refusals by the broker after which a task becomes a dead letter. An outage is not a refusal."`
+	RetryMin       time.Duration       `group:"Dispatching" range:"1ms..24h" default:"${retry_min}" help:"Wait after the first refusal of a task; it doubles with each further one."`
+	RetryMax       time.Duration       `group:"Dispatching" range:"1ms..24h" default:"${retry_max}" help:"Longest wait after a refusal."`
+}
+
+// sparePoolConns are those beside the workers': one for the claim that is
+// being made, one for settling a claim that a slow worker still holds, one for
+// the metrics.
+const sparePoolConns = 3
+
+// daemon is what Run has put together.
+type daemon struct {
+	cmd        *runCmd
+	logger     *slog.Logger
+	pool       *pgxpool.Pool
+	nc         *nats.Conn
+	dispatcher *dispatcher.Dispatcher
+}
+
+// Run dispatches until ctx ends. What is wrong with the settings, and what
+// waiting does not cure, is returned; a database or a broker that is not there
+// is waited for.
+func (c *runCmd) Run(ctx context.Context, a *app) error {
+	logger := c.logger(a.stderr)
+	if c.LogFormat == "json" {
+		a.logger = logger
+	}
+	if c.RetryMax < c.RetryMin {
+		return usageError{fmt.Errorf("%s must be at least --retry-min, %v, got %v: raise it", a.flag("retry-max"), c.RetryMin, c.RetryMax)}
+	}
+	poolConfig, err := c.poolConfig(a, logger, c.Workers+sparePoolConns)
+	if err != nil {
+		return err
+	}
+	listen, err := c.listenConfig(a, logger, &c.databaseFlags, listenSuffix)
+	if err != nil {
+		return err
+	}
+	servers, err := c.servers(a)
+	if err != nil {
+		return err
+	}
+	options, err := c.options(a)
+	if err != nil {
+		return err
+	}
+	d := &daemon{cmd: c, logger: logger}
+	// Neither of these connects before it returns, or fails because it could
+	// not.
+	if d.pool, err = pgxpool.NewWithConfig(ctx, poolConfig); err != nil {
+		return fmt.Errorf("make the connection pool: %w", err)
+	}
+	defer d.pool.Close()
+	options = append(options, dispatcher.NATSOptions()...)
+	if d.nc, err = nats.Connect(servers, append(options, natsLog(logger)...)...); err != nil {
+		return usageError{fmt.Errorf("NATS settings: %w", err)}
+	}
+	defer d.nc.Close()
+	return d.run(ctx, a, dispatcher.Config{
+		Pool: d.pool, Listen: listen, NATS: d.nc,
+		JetStreamDomain: c.JetStreamDomain, JetStreamAPIPrefix: c.JetStreamAPIPrefix,
+		Schema: c.Schema, Prefix: c.Prefix, Stream: c.Stream, Wake: c.Wake,
+		Batch: c.Batch, BatchBytes: c.BatchBytes, Workers: c.Workers,
+		SweepInterval: c.SweepInterval, PollInterval: c.PollInterval,
+		PublishTimeout: c.PublishTimeout, DrainTimeout: c.DrainTimeout,
+		MaxAttempts: c.MaxAttempts, RetryMin: c.RetryMin, RetryMax: c.RetryMax,
+		Logger: logger,
+	})
+}
+
+func (d *daemon) run(ctx context.Context, a *app, cfg dispatcher.Config) error {
+	reg := newRegistry()
+	cfg.Observer = newMetrics(reg, cfg.Batch)
+	var err error
+	if d.dispatcher, err = dispatcher.New(cfg); err != nil {
+		return usageError{err}
+	}
+	reg.MustRegister(newHealthCollector(d.dispatcher), newBacklogCollector(d.pool, cfg.Schema))
+
+	g, ctx := errgroup.WithContext(ctx)
+	// Health is served until the claims in hand are finished.
+	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopServing()
+	if d.cmd.on() {
+		l, err := d.cmd.listen(ctx, a)
+		if err != nil {
+			return err
+		}
+		h := newHandler(a, d.dispatcher, reg)
+		context.AfterFunc(ctx, func() { h.stopping.Store(true) })
+		d.logger.Info("serving health and metrics", "addr", l.Addr().String())
+		g.Go(func() error { return h.serve(serving, l, d.logger) })
+	}
+	if d.cmd.CreateStream {
+		c := &streamCreator{nc: d.nc, cfg: cfg, logger: d.logger}
+		// Before dispatching if possible, so that its first check does not
+		// complain about the stream that is about to come.
+		if !c.try(ctx) {
+			g.Go(func() error { c.run(ctx); return nil })
+		}
+	}
+	g.Go(func() error {
+		defer stopServing()
+		err := d.dispatcher.Run(ctx)
+		if err == nil && ctx.Err() == nil {
+			err = errors.New("the dispatcher ended without being asked to")
+		}
+		return err
+	})
+	return g.Wait()
+}
