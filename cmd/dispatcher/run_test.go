@@ -1,0 +1,326 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/outbox-dispatcher/outbox/internal/natstest"
+	"github.com/outbox-dispatcher/outbox/internal/pgserver"
+)
+
+// eventually asks until the answer is yes.
+func eventually(t *testing.T, what string, ask func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !ask(); <-time.After(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not within %v: %s", patience, what)
+		}
+	}
+}
+
+// readyz asks the program for its readiness; a program that does not answer
+// is not ready.
+func readyz(t *testing.T, addr string) (code int, r readiness) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+addr+"/readyz", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, r
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return 0, r
+	}
+	if err := json.Unmarshal(body, &r); err != nil {
+		t.Fatalf("readyz answers %s", body)
+	}
+	return resp.StatusCode, r
+}
+
+func awaitReady(t *testing.T, p *process) {
+	t.Helper()
+	addr := p.httpAddr(t)
+	eventually(t, "ready", func() bool {
+		select {
+		case <-p.exited:
+			t.Fatal("the program ended")
+		default:
+		}
+		code, _ := readyz(t, addr)
+		return code == http.StatusOK
+	})
+}
+
+// runEnv is the environment of a program that finds both servers.
+func runEnv(dsn string, s *natstest.Server, more ...string) []string {
+	return append([]string{
+		"DATABASE_URL=" + dsn, "NATS_URL=" + s.URL(), "OUTBOX_HTTP=127.0.0.1:0", "OUTBOX_CREATE_STREAM=true",
+	}, more...)
+}
+
+func connect(t *testing.T, dsn string) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	return conn
+}
+
+func execSQL(t *testing.T, dsn, sql string, args ...any) {
+	t.Helper()
+	if _, err := connect(t, dsn).Exec(t.Context(), sql, args...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// insert is what a producer in any language does.
+func insert(t *testing.T, dsn, kind string) {
+	t.Helper()
+	execSQL(t, dsn, `insert into outbox (kind, payload) values ($1, '{"to": "a@example.com"}')`, kind)
+}
+
+// awaitMessage returns the first message of the subject.
+func awaitMessage(t *testing.T, s *natstest.Server, subject string) jetstream.Msg {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	js := s.JetStream(t)
+	stream, err := js.StreamNameBySubject(ctx, subject)
+	if err != nil {
+		t.Fatalf("find the stream of %s: %v", subject, err)
+	}
+	consumer, err := js.OrderedConsumer(ctx, stream, jetstream.OrderedConsumerConfig{FilterSubjects: []string{subject}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := consumer.Next(jetstream.FetchMaxWait(patience))
+	if err != nil {
+		t.Fatalf("no message on %s: %v", subject, err)
+	}
+	return m
+}
+
+func TestRunDispatches(t *testing.T) {
+	t.Parallel()
+	dsn, s := newDatabase(t), natstest.Listening(t)
+	p := start(t, runEnv(dsn, s), "run")
+	awaitReady(t, p)
+	insert(t, dsn, "email")
+	m := awaitMessage(t, s, "outbox.email")
+	if string(m.Data()) != `{"to": "a@example.com"}` || m.Headers().Get("Outbox-Kind") != "email" {
+		t.Errorf("%s %v", m.Data(), m.Headers())
+	}
+	var out strings.Builder
+	if code := run(t.Context(), []string{"healthcheck", "--http", p.httpAddr(t)}, func(string) string { return "" }, &out, &out); code != 0 {
+		t.Errorf("healthcheck: %d %s", code, out.String())
+	}
+	p.stop(t)
+	if !strings.Contains(p.text(), "stopped") {
+		t.Error("no word about stopping")
+	}
+}
+
+func TestInterruptIsGracefulToo(t *testing.T) {
+	t.Parallel()
+	p := start(t, runEnv(newDatabase(t), natstest.Listening(t)), "run")
+	awaitReady(t, p)
+	p.signal(t, syscall.SIGINT)
+	if code := p.wait(t); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+// A program that drains, because the broker holds its answer back, still
+// answers for its health, and ends at once at a second signal.
+func TestSecondSignalEndsAtOnce(t *testing.T) {
+	t.Parallel()
+	dsn, s := newDatabase(t), natstest.Listening(t)
+	p := start(t, runEnv(dsn, s), "run")
+	awaitReady(t, p)
+	addr := p.httpAddr(t)
+	s.Freeze(t)
+	insert(t, dsn, "email")
+	locked := connect(t, dsn)
+	eventually(t, "the task is claimed", func() bool {
+		var free int
+		if err := locked.QueryRow(t.Context(), `select count(*) from (select from outbox for update skip locked) x`).Scan(&free); err != nil {
+			t.Fatal(err)
+		}
+		return free == 0
+	})
+	p.signal(t, syscall.SIGTERM)
+	p.await(t, "stopping")
+	if code, r := readyz(t, addr); code != http.StatusServiceUnavailable || !r.Stopping {
+		t.Errorf("while it drains: status %d, %+v", code, r)
+	}
+	p.signal(t, syscall.SIGTERM)
+	if code := p.wait(t); code != -int(syscall.SIGTERM) {
+		t.Errorf("after the second signal the exit code is %d; it finished instead of ending", code)
+	}
+	s.Thaw(t)
+}
+
+// Without a signal the same program finishes: it gives the task back.
+func TestDrainGivesTheTaskBack(t *testing.T) {
+	t.Parallel()
+	dsn, s := newDatabase(t), natstest.Listening(t)
+	p := start(t, runEnv(dsn, s, "OUTBOX_PUBLISH_TIMEOUT=1s"), "run")
+	awaitReady(t, p)
+	s.Freeze(t)
+	insert(t, dsn, "email")
+	p.await(t, "the broker is unavailable")
+	p.stop(t)
+	var attempts int
+	var sent bool
+	if err := connect(t, dsn).QueryRow(t.Context(), "select attempts, sent_at is not null from outbox").Scan(&attempts, &sent); err != nil {
+		t.Fatal(err)
+	}
+	if attempts != 0 || sent {
+		t.Errorf("attempts %d, sent %t", attempts, sent)
+	}
+	s.Thaw(t)
+}
+
+func TestNATSAppearsLater(t *testing.T) {
+	t.Parallel()
+	dsn, s := newDatabase(t), natstest.Listening(t)
+	s.Stop(t)
+	p := start(t, runEnv(dsn, s), "run")
+	p.await(t, "cannot connect to NATS")
+	p.await(t, "dispatching") // the database is there
+	addr := p.httpAddr(t)
+	code, r := readyz(t, addr)
+	if code != http.StatusServiceUnavailable || r.Ready {
+		t.Errorf("ready without a broker: %d %+v", code, r)
+	}
+	s.Restart(t)
+	p.await(t, "connected to NATS")
+	awaitReady(t, p)
+	insert(t, dsn, "email")
+	awaitMessage(t, s, "outbox.email")
+	p.stop(t)
+	if n := strings.Count(p.text(), "cannot connect to NATS"); n > 2 {
+		t.Errorf("the same outage was logged %d times", n)
+	}
+}
+
+func TestReadyzFollowsNATS(t *testing.T) {
+	t.Parallel()
+	dsn, s := newDatabase(t), natstest.Listening(t)
+	p := start(t, runEnv(dsn, s), "run")
+	awaitReady(t, p)
+	addr := p.httpAddr(t)
+	s.Stop(t)
+	eventually(t, "not ready without the broker", func() bool {
+		code, r := readyz(t, addr)
+		return code == http.StatusServiceUnavailable && r.Circuit.Open && r.Circuit.Cause != ""
+	})
+	s.Restart(t)
+	awaitReady(t, p)
+	p.stop(t)
+}
+
+func TestDatabaseAppearsLater(t *testing.T) {
+	t.Parallel()
+	pg, err := pgserver.Start(t.Context(), pgserver.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = pg.Close() })
+	dsn := pg.DSN("postgres")
+	migrate(t, dsn)
+	if err := pg.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	s := natstest.Listening(t)
+	p := start(t, runEnv(dsn, s), "run")
+	p.await(t, "the database cannot be used")
+	addr := p.httpAddr(t)
+	if code, r := readyz(t, addr); code != http.StatusServiceUnavailable || r.Database.OK {
+		t.Errorf("ready without a database: %d %+v", code, r)
+	}
+	if err := pg.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	awaitReady(t, p)
+	insert(t, dsn, "email")
+	awaitMessage(t, s, "outbox.email")
+	p.stop(t)
+}
+
+// What waiting does not cure ends the program with one line that says what to
+// do.
+func TestRunRefuses(t *testing.T) {
+	t.Parallel()
+	dsn := newDatabase(t)
+	pg, err := pgserver.Start(t.Context(), pgserver.Options{TCP: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = pg.Close() })
+	for name, c := range map[string]struct {
+		env  []string
+		code int
+		want []string
+	}{
+		"missing schema":   {[]string{"DATABASE_URL=" + pg.DSN("postgres")}, exitFailure, []string{`no outbox in schema "public"`, "dispatcher migrate up"}},
+		"other schema":     {[]string{"DATABASE_URL=" + dsn, "OUTBOX_SCHEMA=My Outbox-1"}, exitFailure, []string{`"My Outbox-1"`, "dispatcher migrate up"}},
+		"wrong password":   {[]string{"DATABASE_URL=" + wrongPassword(t, pg.TCPDSN("postgres"))}, exitFailure, []string{"password authentication failed"}},
+		"missing database": {[]string{"DATABASE_URL=" + pg.DSN("nowhere")}, exitFailure, []string{`database "nowhere" does not exist`}},
+		"bad credentials":  {[]string{"DATABASE_URL=" + dsn, "NATS_CREDS=/nonexistent"}, exitUsage, []string{"--nats-creds (from NATS_CREDS)"}},
+		"taken port":       {[]string{"DATABASE_URL=" + dsn, "OUTBOX_HTTP=" + served(t, healthy())}, exitUsage, []string{"--http (from OUTBOX_HTTP)", "address already in use", "--http=off"}},
+		"too small a pool": {[]string{"DATABASE_URL=" + dsn + "&pool_max_conns=2"}, exitUsage, []string{"pool_max_conns"}},
+		"bad prefix":       {[]string{"DATABASE_URL=" + dsn, "OUTBOX_PREFIX=a..b"}, exitUsage, []string{"a..b"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := start(t, append([]string{"OUTBOX_HTTP=off", "NATS_URL=nats://127.0.0.1:1"}, c.env...), "run")
+			if code := p.wait(t); code != c.code {
+				t.Errorf("exit code %d, want %d", code, c.code)
+			}
+			var last string
+			for line := range strings.Lines(p.text()) {
+				last = line
+			}
+			if !strings.HasPrefix(last, "dispatcher: ") {
+				t.Errorf("the last line is %q", last)
+			}
+			for _, want := range c.want {
+				if !strings.Contains(last, want) {
+					t.Errorf("%q is not in %q", want, last)
+				}
+			}
+		})
+	}
+}
+
+func TestErrorIsJSONWithJSONLogs(t *testing.T) {
+	t.Parallel()
+	p := start(t, []string{"DATABASE_URL=" + newDatabase(t), "OUTBOX_SCHEMA=nowhere", "OUTBOX_HTTP=off", "OUTBOX_LOG_FORMAT=json"}, "run")
+	if code := p.wait(t); code != exitFailure {
+		t.Errorf("exit code %d", code)
+	}
+	for line := range strings.Lines(p.text()) {
+		if !json.Valid([]byte(line)) {
+			t.Errorf("not JSON: %s", line)
+		}
+	}
+	if !strings.Contains(p.text(), `"msg":"dispatcher failed"`) {
+		t.Error("no line tells the failure")
+	}
+}

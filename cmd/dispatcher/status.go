@@ -1,0 +1,145 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"strconv"
+	"text/tabwriter"
+	"time"
+)
+
+// statusCmd is "dispatcher status".
+type statusCmd struct {
+	databaseFlags
+	listenFlags
+	JSON bool `noenv:"" help:"Print JSON."`
+}
+
+// status is what "dispatcher status --json" prints. Its names are a contract.
+type status struct {
+	Schema  string `json:"schema"`
+	Version int    `json:"schema_version"`
+	// Source begins every message id.
+	Source string    `json:"source"`
+	Tasks  taskCount `json:"tasks"`
+	// OldestDueSeconds is for how long the oldest due task has been due; null
+	// when none is.
+	OldestDueSeconds *float64 `json:"oldest_due_seconds"`
+	// NextDueSeconds is the time until the next task that is not due yet;
+	// null when there is none.
+	NextDueSeconds *float64   `json:"next_due_seconds"`
+	Wake           wakeReport `json:"wake"`
+	Dispatchers    sessions   `json:"dispatchers"`
+}
+
+// taskCount counts the tasks by state; each task is in one of them.
+type taskCount struct {
+	Due       count `json:"due"`       // to be sent now, also after a refusal
+	Scheduled count `json:"scheduled"` // to be sent later, not tried yet
+	Retrying  count `json:"retrying"`  // refused, to be tried again later
+	Dead      count `json:"dead"`
+	Sent      count `json:"sent"` // and not pruned yet
+}
+
+// count is a number and how far it can be trusted.
+type count struct {
+	Count int64 `json:"count"`
+	// How is "exact", "at least" where counting stopped at a limit, or
+	// "estimate" by the statistics of the database.
+	How string `json:"how"`
+}
+
+const (
+	exact    = "exact"
+	atLeast  = "at least"
+	estimate = "estimate"
+)
+
+// String is the count with thousands apart.
+func (c count) String() string {
+	digits := strconv.FormatInt(c.Count, 10)
+	for i := len(digits) - 3; i > 0; i -= 3 {
+		digits = digits[:i] + "," + digits[i:]
+	}
+	return map[string]string{atLeast: "≥ ", estimate: "≈ "}[c.How] + digits
+}
+
+// wakeReport tells whether wakes can arrive, seen from here.
+type wakeReport struct {
+	// Trigger is "enabled", "disabled" or "missing".
+	Trigger string `json:"trigger"`
+	// RoundTripMS is how long a test notification took; null if none came.
+	RoundTripMS *float64 `json:"round_trip_ms"`
+	// Problem says why none came.
+	Problem string `json:"problem,omitempty"`
+	// QueueUsage is how full the server's notification queue is, 0 to 1. At
+	// 1 the commits of producers fail.
+	QueueUsage float64 `json:"queue_usage"`
+}
+
+// sessions are those of dispatchers in the database, by application name.
+type sessions struct {
+	// Listening is the number of LISTEN sessions: one for each dispatcher
+	// that runs with --wake=notify.
+	Listening int `json:"listening"`
+	// Connections are all other sessions of dispatchers, those of other
+	// outboxes of the database included.
+	Connections int `json:"connections"`
+}
+
+// statusSuffix keeps our own sessions out of the count of dispatchers.
+const statusSuffix = " status"
+
+// Run reads and prints the status.
+func (c *statusCmd) Run(ctx context.Context, a *app) error {
+	logger := slog.New(slog.NewTextHandler(a.stderr, nil))
+	s, err := c.read(ctx, a, logger)
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		return writeJSON(a.stdout, s)
+	}
+	var b bytes.Buffer
+	s.print(&b)
+	_, err = b.WriteTo(a.stdout)
+	return err
+}
+
+func (s *status) print(w io.Writer) {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(t, "outbox\t%s\tschema version %d, source %s\n", s.Schema, s.Version, s.Source)
+	fmt.Fprintf(t, "due\t%s\t%s\n", s.Tasks.Due, ago("the oldest for ", s.OldestDueSeconds))
+	fmt.Fprintf(t, "scheduled\t%s\t%s\n", s.Tasks.Scheduled, ago("the next task of these two in ", s.NextDueSeconds))
+	fmt.Fprintf(t, "retrying\t%s\t\n", s.Tasks.Retrying)
+	fmt.Fprintf(t, "dead\t%s\t\n", s.Tasks.Dead)
+	fmt.Fprintf(t, "sent\t%s\t\n", s.Tasks.Sent)
+	fmt.Fprintf(t, "dispatchers\t%d listening\t%d other connections\n", s.Dispatchers.Listening, s.Dispatchers.Connections)
+	fmt.Fprintf(t, "trigger\t%s\t%s\n", s.Wake.Trigger, map[bool]string{true: "run 'dispatcher migrate up' to wake by it"}[s.Wake.Trigger != "enabled"])
+	if s.Wake.RoundTripMS != nil {
+		fmt.Fprintf(t, "notifications\tarrive\tround trip %.1f ms, queue %.1f %% full\n", *s.Wake.RoundTripMS, 100*s.Wake.QueueUsage)
+	} else {
+		fmt.Fprintf(t, "notifications\tmissing\t%s; queue %.1f %% full\n", s.Wake.Problem, 100*s.Wake.QueueUsage)
+	}
+	_ = t.Flush() // to a buffer
+}
+
+// ago is "" without a time.
+func ago(what string, seconds *float64) string {
+	if seconds == nil {
+		return ""
+	}
+	d := time.Duration(*seconds * float64(time.Second))
+	switch {
+	case d >= time.Minute:
+		d = d.Round(time.Second)
+	case d >= time.Second:
+		d = d.Round(100 * time.Millisecond)
+	default:
+		d = d.Round(time.Millisecond)
+	}
+	return what + d.String()
+}

@@ -1,0 +1,226 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+const (
+	// statusTimeout bounds one statement; what takes longer is estimated.
+	statusTimeout = 3 * time.Second
+	// countLimit is how far tasks are counted one by one.
+	countLimit = 1_000_000
+	// roundTripTimeout is how long a test notification may take.
+	roundTripTimeout = 2 * time.Second
+)
+
+func (c *statusCmd) read(ctx context.Context, a *app, logger *slog.Logger) (*status, error) {
+	dbConfig, err := c.connConfig(a, logger, statusSuffix)
+	if err != nil {
+		return nil, err
+	}
+	listenConfig, err := c.listenConfig(a, logger, &c.databaseFlags, statusSuffix)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := pgx.ConnectConfig(ctx, dbConfig)
+	if err != nil {
+		return nil, fmt.Errorf("connect to the database: %w", err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	s := &status{Schema: c.Schema}
+	if s.Version, err = schemaVersion(ctx, conn, c.Schema); err != nil {
+		return nil, err
+	}
+	r := statusReader{conn: conn, schema: c.Schema, table: pgx.Identifier{c.Schema, "outbox"}.Sanitize()}
+	for _, part := range []struct {
+		what string
+		read func(context.Context, *status) error
+	}{
+		{"the source", r.source},
+		{"the tasks to send", r.unsent},
+		{"the dead letters", r.dead},
+		{"the sent tasks", r.sent},
+		{"the sessions", r.sessions(strings.TrimSuffix(dbConfig.RuntimeParams["application_name"], statusSuffix))},
+	} {
+		if err := part.read(ctx, s); err != nil {
+			return nil, fmt.Errorf("read %s: %w", part.what, err)
+		}
+	}
+	took, err := roundTrip(ctx, conn, listenConfig)
+	if err != nil {
+		s.Wake.Problem = oneLine(err)
+	} else {
+		ms := float64(took.Microseconds()) / 1000
+		s.Wake.RoundTripMS = &ms
+	}
+	return s, nil
+}
+
+// statusReader reads the parts of a status.
+type statusReader struct {
+	conn   *pgx.Conn
+	schema string
+	table  string // quoted
+}
+
+func (r *statusReader) source(ctx context.Context, s *status) error {
+	return r.conn.QueryRow(ctx, "select name from "+pgx.Identifier{r.schema, "outbox_source"}.Sanitize()).Scan(&s.Source)
+}
+
+// Both statements walk the index of unsent tasks, from its start and from now.
+const (
+	dueQuery = `
+select count(*), extract(epoch from now() - min(send_after))::float8
+  from (select send_after from %s
+         where sent_at is null and dead_at is null and send_after <= now()
+         order by send_after limit $1) due`
+	laterQuery = `
+select count(*) filter (where attempts = 0),
+       count(*) filter (where attempts > 0),
+       extract(epoch from min(send_after) - now())::float8
+  from (select send_after, attempts from %s
+         where sent_at is null and dead_at is null and send_after > now()
+         order by send_after limit $1) later`
+)
+
+func (r *statusReader) unsent(ctx context.Context, s *status) error {
+	t := &s.Tasks
+	err := r.bounded(ctx, &t.Due, func(tx pgx.Tx) error {
+		return tx.QueryRow(ctx, fmt.Sprintf(dueQuery, r.table), countLimit).Scan(&t.Due.Count, &s.OldestDueSeconds)
+	})
+	if err != nil {
+		return err
+	}
+	err = r.bounded(ctx, &t.Scheduled, func(tx pgx.Tx) error {
+		return tx.QueryRow(ctx, fmt.Sprintf(laterQuery, r.table), countLimit).
+			Scan(&t.Scheduled.Count, &t.Retrying.Count, &s.NextDueSeconds)
+	})
+	t.Retrying.How = t.Scheduled.How
+	if t.Scheduled.Count+t.Retrying.Count >= countLimit {
+		t.Scheduled.How, t.Retrying.How = atLeast, atLeast
+	}
+	return err
+}
+
+func (r *statusReader) dead(ctx context.Context, s *status) error {
+	return r.bounded(ctx, &s.Tasks.Dead, func(tx pgx.Tx) error {
+		return tx.QueryRow(ctx, "select count(*) from (select from "+r.table+" where dead_at is not null limit $1) dead", countLimit).
+			Scan(&s.Tasks.Dead.Count)
+	})
+}
+
+// bounded runs a counting look and says how far its count can be trusted: not
+// at all, beyond "at least 0", when it ran out of time.
+func (r *statusReader) bounded(ctx context.Context, c *count, look func(pgx.Tx) error) error {
+	err := boundedRead(ctx, r.conn, statusTimeout, look)
+	switch {
+	case outOfTime(err):
+		*c = count{How: atLeast}
+		return nil
+	case c.Count >= countLimit:
+		c.How = atLeast
+	default:
+		c.How = exact
+	}
+	return err
+}
+
+func outOfTime(err error) bool {
+	pgErr, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && pgErr.Code == "57014" // query_canceled
+}
+
+// sent is all rows less those counted before. Nothing indexes the sent rows, so
+// of a large table only the planner's estimate is cheap: it is the density at
+// the last vacuum times the size of now.
+func (r *statusReader) sent(ctx context.Context, s *status) error {
+	var plan []byte
+	if err := r.conn.QueryRow(ctx, "explain (format json) select from "+r.table).Scan(&plan); err != nil {
+		return err
+	}
+	var explained []struct {
+		Plan struct {
+			Rows float64 `json:"Plan Rows"`
+		} `json:"Plan"`
+	}
+	if err := json.Unmarshal(plan, &explained); err != nil || len(explained) != 1 {
+		return fmt.Errorf("read the planner's estimate: %w", err)
+	}
+	if rows := int64(explained[0].Plan.Rows); rows <= countLimit {
+		err := pgx.BeginTxFunc(ctx, r.conn, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, fmt.Sprintf("set local row_security = off; set local statement_timeout = %d", statusTimeout.Milliseconds())); err != nil {
+				return err
+			}
+			return tx.QueryRow(ctx, "select count(*) from "+r.table+" where sent_at is not null").Scan(&s.Tasks.Sent.Count)
+		})
+		s.Tasks.Sent.How = exact
+		if !outOfTime(err) {
+			return err
+		}
+	}
+	t := s.Tasks
+	others := t.Due.Count + t.Scheduled.Count + t.Retrying.Count + t.Dead.Count
+	s.Tasks.Sent = count{Count: max(0, int64(explained[0].Plan.Rows)-others), How: estimate}
+	return nil
+}
+
+// sessionsQuery counts by application name, which every role may read. The
+// statement of a LISTEN session names its channel; roles that may not read it
+// see the sessions of all outboxes.
+const sessionsQuery = `
+with channel as (select 'outbox_' || left(encode(sha256(convert_to($2, 'UTF8')), 'hex'), 32) as name),
+trigger as (
+  select t.tgenabled
+    from pg_trigger t join pg_class c on c.oid = t.tgrelid join pg_namespace n on n.oid = c.relnamespace
+   where n.nspname = $2 and c.relname = 'outbox' and t.tgname = 'outbox_notify')
+select count(*) filter (where application_name = $1 || $3
+                          and (position(channel.name in query) > 0 or query = '<insufficient privilege>')),
+       count(*) filter (where application_name = $1),
+       coalesce((select case when tgenabled in ('O', 'A') then 'enabled' else 'disabled' end from trigger), 'missing'),
+       pg_notification_queue_usage()
+  from channel left join pg_stat_activity on datname = current_database()
+ group by channel.name`
+
+func (r *statusReader) sessions(application string) func(context.Context, *status) error {
+	return func(ctx context.Context, s *status) error {
+		return r.conn.QueryRow(ctx, sessionsQuery, application, r.schema, listenSuffix).
+			Scan(&s.Dispatchers.Listening, &s.Dispatchers.Connections, &s.Wake.Trigger, &s.Wake.QueueUsage)
+	}
+}
+
+// roundTrip listens where a dispatcher would, on a channel of its own, and
+// sends from where a producer would.
+func roundTrip(ctx context.Context, from *pgx.Conn, listen *pgx.ConnConfig) (time.Duration, error) {
+	to, err := pgx.ConnectConfig(ctx, listen)
+	if err != nil {
+		return 0, fmt.Errorf("connect to listen: %w", err)
+	}
+	defer func() { _ = to.Close(context.WithoutCancel(ctx)) }()
+	channel := "outbox_status_" + strings.ToLower(rand.Text())
+	if _, err := to.Exec(ctx, "listen "+pgx.Identifier{channel}.Sanitize()); err != nil {
+		return 0, fmt.Errorf("listen: %w", err)
+	}
+	begun := time.Now()
+	if _, err := from.Exec(ctx, "select pg_notify($1, '')", channel); err != nil {
+		return 0, fmt.Errorf("notify: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, roundTripTimeout)
+	defer cancel()
+	if _, err := to.WaitForNotification(ctx); err != nil {
+		if pgconn.Timeout(err) {
+			return 0, fmt.Errorf("a test notification did not arrive within %v: if a transaction pooler is between, give a direct address with --listen-url", roundTripTimeout)
+		}
+		return 0, fmt.Errorf("wait for a test notification: %w", err)
+	}
+	return time.Since(begun), nil
+}
