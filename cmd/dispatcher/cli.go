@@ -13,6 +13,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/outbox-dispatcher/outbox"
 	"github.com/outbox-dispatcher/outbox/dispatcher"
 )
 
@@ -21,6 +22,7 @@ const (
 	exitOK      = 0
 	exitFailure = 1 // it could not do what was asked
 	exitUsage   = 2 // it was asked wrongly: flags, variables, files they name
+	exitKilled  = 3 // a second signal cut the graceful stop short
 )
 
 // cli is the command line: kong makes the parser, the help and the reference
@@ -148,6 +150,8 @@ func newParser(c *cli, stdout, stderr io.Writer) (*kong.Kong, error) {
 			"retry_min":       duration(dispatcher.DefaultRetryMin),
 			"retry_max":       duration(dispatcher.DefaultRetryMax),
 			"http":            defaultHTTP,
+			"lock_timeout":    duration(outbox.DefaultLockTimeout),
+			"lock_wait":       duration(outbox.DefaultLockWait),
 		},
 	)
 }

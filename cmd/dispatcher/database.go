@@ -119,8 +119,10 @@ const dsnMark = "`: "
 
 // parseDSN is pgxpool.ParseConfig with errors that cannot quote a password.
 func parseDSN(a *app, flag, dsn string) (*pgxpool.Config, error) {
-	a.redact.add(dsn)
 	cfg, err := pgxpool.ParseConfig(dsn)
+	if err != nil || cfg.ConnConfig.Password != "" {
+		a.redact.add(dsn)
+	}
 	if err == nil {
 		if pw := cfg.ConnConfig.Password; pw != cfg.ConnConfig.User && pw != cfg.ConnConfig.Database {
 			a.redact.add(pw)

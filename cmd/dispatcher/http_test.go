@@ -45,13 +45,19 @@ func TestReadyz(t *testing.T) {
 		ready  bool
 		want   string
 	}{
-		"healthy":              {func(*fixedHealth) {}, true, `"since":"2026-01-02T03:04:05.678Z"`},
-		"starting":             {func(h *fixedHealth) { h.Running = false }, false, `"running":false`},
-		"database":             {func(h *fixedHealth) { h.Database = errors.New("connection\n\trefused") }, false, `"error":"connection; refused"`},
-		"degraded wake":        {func(h *fixedHealth) { h.Wake.Healthy, h.Wake.Detail = false, "no canary" }, true, `"detail":"no canary"`},
-		"open circuit":         {func(h *fixedHealth) { h.Circuit = dispatcher.CircuitHealth{Open: true, Cause: errors.New("gone"), Since: since} }, false, `"cause":"gone","since":"2026-05-06T07:08:09Z"`},
-		"stream error":         {func(h *fixedHealth) { h.Stream = []dispatcher.Finding{{Severity: "error", Check: "exists", Text: "no stream"}} }, false, `"text":"no stream"`},
-		"stream warning":       {func(h *fixedHealth) { h.Stream = []dispatcher.Finding{{Severity: "warning", Check: "window", Stream: "S", Text: "short"}} }, true, `"stream":"S"`},
+		"healthy":       {func(*fixedHealth) {}, true, `"since":"2026-01-02T03:04:05.678Z"`},
+		"starting":      {func(h *fixedHealth) { h.Running = false }, false, `"running":false`},
+		"database":      {func(h *fixedHealth) { h.Database = errors.New("connection\n\trefused") }, false, `"error":"connection; refused"`},
+		"degraded wake": {func(h *fixedHealth) { h.Wake.Healthy, h.Wake.Detail = false, "no canary" }, true, `"detail":"no canary"`},
+		"open circuit": {func(h *fixedHealth) {
+			h.Circuit = dispatcher.CircuitHealth{Open: true, Cause: errors.New("gone"), Since: since}
+		}, false, `"cause":"gone","since":"2026-05-06T07:08:09Z"`},
+		"stream error": {func(h *fixedHealth) {
+			h.Stream = []dispatcher.Finding{{Severity: "error", Check: "exists", Text: "no stream"}}
+		}, false, `"text":"no stream"`},
+		"stream warning": {func(h *fixedHealth) {
+			h.Stream = []dispatcher.Finding{{Severity: "warning", Check: "window", Stream: "S", Text: "short"}}
+		}, true, `"stream":"S"`},
 		"no stream finding":    {func(*fixedHealth) {}, true, `"stream":[]`},
 		"a secret in an error": {func(h *fixedHealth) { h.Database = errors.New("canary-password") }, false, `"error":"[redacted]"`},
 	} {

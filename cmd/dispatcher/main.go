@@ -10,9 +10,16 @@ import (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	// The first signal asks for a graceful stop. From then on signals have
-	// their default effect again, so that a second one ends the process.
-	context.AfterFunc(ctx, stop)
+	ctx, stop := context.WithCancel(context.Background())
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	// The first signal asks for a graceful stop, the second ends the process,
+	// however soon after the first it comes.
+	go func() {
+		<-signals
+		stop()
+		<-signals
+		os.Exit(exitKilled)
+	}()
 	os.Exit(run(ctx, os.Args[1:], os.Getenv, os.Stdout, os.Stderr))
 }

@@ -1,19 +1,12 @@
 package main
 
 import (
-	"context"
-	"crypto/rand"
 	"fmt"
 	"os"
-	"strings"
 	"testing"
 
-	"github.com/outbox-dispatcher/outbox/internal/pgserver"
+	"github.com/outbox-dispatcher/outbox/internal/pgtest"
 )
-
-var cluster *pgserver.Server
-
-func randomName() string { return strings.ToLower(rand.Text()) }
 
 func TestMain(m *testing.M) { os.Exit(testMain(m)) }
 
@@ -25,11 +18,5 @@ func testMain(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	programDir = dir
-	cluster, err = pgserver.Start(context.Background(), pgserver.Options{})
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer cluster.Close()
-	return m.Run()
+	return pgtest.Main(m)
 }

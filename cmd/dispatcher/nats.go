@@ -42,13 +42,13 @@ func (f *natsFlags) servers(a *app) (string, error) {
 		if !strings.Contains(entry, "://") {
 			entry = "nats://" + entry
 		}
-		a.redact.add(entry)
 		u, err := url.Parse(entry)
 		if err != nil || u.Hostname() == "" || !slices.Contains([]string{"nats", "tls", "ws", "wss"}, u.Scheme) {
 			// The parser's own words quote parts of the URL.
 			return "", usageError{fmt.Errorf("%s: entry %d of %d is not a URL such as nats://host:4222 with the scheme nats, tls, ws or wss (the value is not shown, it may hold a password)", a.flag("nats-url"), i+1, len(entries))}
 		}
 		if u.User != nil {
+			a.redact.add(entry)
 			if pw, ok := u.User.Password(); ok {
 				a.redact.add(pw)
 			} else {

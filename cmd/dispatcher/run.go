@@ -7,10 +7,12 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/nats-io/nats.go"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/outbox-dispatcher/outbox"
 	"github.com/outbox-dispatcher/outbox/dispatcher"
 )
 
@@ -141,6 +143,7 @@ func (d *daemon) run(ctx context.Context, a *app, cfg dispatcher.Config) error {
 			g.Go(func() error { c.run(ctx); return nil })
 		}
 	}
+	g.Go(func() error { return d.checkSchema(ctx, cfg.Schema) })
 	g.Go(func() error {
 		defer stopServing()
 		err := d.dispatcher.Run(ctx)
@@ -150,4 +153,33 @@ func (d *daemon) run(ctx context.Context, a *app, cfg dispatcher.Config) error {
 		return err
 	})
 	return g.Wait()
+}
+
+// schemaRetry is the wait between two attempts to read the schema's version.
+const schemaRetry = 5 * time.Second
+
+// checkSchema returns an error once it knows that the schema is older than the
+// program. The dispatcher itself reports a schema that is not there, and a
+// database that does not answer. A role that may not read the records is not
+// checked.
+func (d *daemon) checkSchema(ctx context.Context, schema string) error {
+	for {
+		var all []outbox.Migration
+		err := d.pool.AcquireFunc(ctx, func(conn *pgxpool.Conn) (err error) {
+			all, err = outbox.MigrationStatus(ctx, conn.Conn(), outbox.MigrateOptions{Schema: schema})
+			return err
+		})
+		if err == nil {
+			return outdated(schema, all)
+		}
+		if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code == "42501" { // insufficient_privilege
+			d.logger.Info("the role may not read outbox_migration: the schema's version is not checked")
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(schemaRetry):
+		}
+	}
 }

@@ -5,16 +5,17 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"net/url"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/outbox-dispatcher/outbox/internal/natstest"
 	"github.com/outbox-dispatcher/outbox/internal/pgserver"
+	"github.com/outbox-dispatcher/outbox/internal/pgtest"
 )
 
 // eventually asks until the answer is yes.
@@ -71,27 +72,10 @@ func runEnv(dsn string, s *natstest.Server, more ...string) []string {
 	}, more...)
 }
 
-func connect(t *testing.T, dsn string) *pgx.Conn {
-	t.Helper()
-	conn, err := pgx.Connect(t.Context(), dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close(context.Background()) })
-	return conn
-}
-
-func execSQL(t *testing.T, dsn, sql string, args ...any) {
-	t.Helper()
-	if _, err := connect(t, dsn).Exec(t.Context(), sql, args...); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // insert is what a producer in any language does.
 func insert(t *testing.T, dsn, kind string) {
 	t.Helper()
-	execSQL(t, dsn, `insert into outbox (kind, payload) values ($1, '{"to": "a@example.com"}')`, kind)
+	pgtest.Exec(t, pgtest.Connect(t, dsn), `insert into outbox (kind, payload) values ($1, '{"to": "a@example.com"}')`, kind)
 }
 
 // awaitMessage returns the first message of the subject.
@@ -117,7 +101,7 @@ func awaitMessage(t *testing.T, s *natstest.Server, subject string) jetstream.Ms
 
 func TestRunDispatches(t *testing.T) {
 	t.Parallel()
-	dsn, s := newDatabase(t), natstest.Listening(t)
+	dsn, s := pgtest.NewDB(t), natstest.Listening(t)
 	p := start(t, runEnv(dsn, s), "run")
 	awaitReady(t, p)
 	insert(t, dsn, "email")
@@ -137,7 +121,7 @@ func TestRunDispatches(t *testing.T) {
 
 func TestInterruptIsGracefulToo(t *testing.T) {
 	t.Parallel()
-	p := start(t, runEnv(newDatabase(t), natstest.Listening(t)), "run")
+	p := start(t, runEnv(pgtest.NewDB(t), natstest.Listening(t)), "run")
 	awaitReady(t, p)
 	p.signal(t, syscall.SIGINT)
 	if code := p.wait(t); code != 0 {
@@ -149,13 +133,13 @@ func TestInterruptIsGracefulToo(t *testing.T) {
 // answers for its health, and ends at once at a second signal.
 func TestSecondSignalEndsAtOnce(t *testing.T) {
 	t.Parallel()
-	dsn, s := newDatabase(t), natstest.Listening(t)
+	dsn, s := pgtest.NewDB(t), natstest.Listening(t)
 	p := start(t, runEnv(dsn, s), "run")
 	awaitReady(t, p)
 	addr := p.httpAddr(t)
 	s.Freeze(t)
 	insert(t, dsn, "email")
-	locked := connect(t, dsn)
+	locked := pgtest.Connect(t, dsn)
 	eventually(t, "the task is claimed", func() bool {
 		var free int
 		if err := locked.QueryRow(t.Context(), `select count(*) from (select from outbox for update skip locked) x`).Scan(&free); err != nil {
@@ -169,8 +153,8 @@ func TestSecondSignalEndsAtOnce(t *testing.T) {
 		t.Errorf("while it drains: status %d, %+v", code, r)
 	}
 	p.signal(t, syscall.SIGTERM)
-	if code := p.wait(t); code != -int(syscall.SIGTERM) {
-		t.Errorf("after the second signal the exit code is %d; it finished instead of ending", code)
+	if code := p.wait(t); code != exitKilled {
+		t.Errorf("after the second signal the exit code is %d: it finished instead of ending", code)
 	}
 	s.Thaw(t)
 }
@@ -178,7 +162,7 @@ func TestSecondSignalEndsAtOnce(t *testing.T) {
 // Without a signal the same program finishes: it gives the task back.
 func TestDrainGivesTheTaskBack(t *testing.T) {
 	t.Parallel()
-	dsn, s := newDatabase(t), natstest.Listening(t)
+	dsn, s := pgtest.NewDB(t), natstest.Listening(t)
 	p := start(t, runEnv(dsn, s, "OUTBOX_PUBLISH_TIMEOUT=1s"), "run")
 	awaitReady(t, p)
 	s.Freeze(t)
@@ -187,7 +171,7 @@ func TestDrainGivesTheTaskBack(t *testing.T) {
 	p.stop(t)
 	var attempts int
 	var sent bool
-	if err := connect(t, dsn).QueryRow(t.Context(), "select attempts, sent_at is not null from outbox").Scan(&attempts, &sent); err != nil {
+	if err := pgtest.Connect(t, dsn).QueryRow(t.Context(), "select attempts, sent_at is not null from outbox").Scan(&attempts, &sent); err != nil {
 		t.Fatal(err)
 	}
 	if attempts != 0 || sent {
@@ -198,7 +182,7 @@ func TestDrainGivesTheTaskBack(t *testing.T) {
 
 func TestNATSAppearsLater(t *testing.T) {
 	t.Parallel()
-	dsn, s := newDatabase(t), natstest.Listening(t)
+	dsn, s := pgtest.NewDB(t), natstest.Listening(t)
 	s.Stop(t)
 	p := start(t, runEnv(dsn, s), "run")
 	p.await(t, "cannot connect to NATS")
@@ -221,7 +205,7 @@ func TestNATSAppearsLater(t *testing.T) {
 
 func TestReadyzFollowsNATS(t *testing.T) {
 	t.Parallel()
-	dsn, s := newDatabase(t), natstest.Listening(t)
+	dsn, s := pgtest.NewDB(t), natstest.Listening(t)
 	p := start(t, runEnv(dsn, s), "run")
 	awaitReady(t, p)
 	addr := p.httpAddr(t)
@@ -237,13 +221,9 @@ func TestReadyzFollowsNATS(t *testing.T) {
 
 func TestDatabaseAppearsLater(t *testing.T) {
 	t.Parallel()
-	pg, err := pgserver.Start(t.Context(), pgserver.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = pg.Close() })
+	pg := pgtest.OwnServer(t, pgserver.Options{})
 	dsn := pg.DSN("postgres")
-	migrate(t, dsn)
+	pgtest.Migrate(t, dsn, "public")
 	if err := pg.Stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -267,12 +247,8 @@ func TestDatabaseAppearsLater(t *testing.T) {
 // do.
 func TestRunRefuses(t *testing.T) {
 	t.Parallel()
-	dsn := newDatabase(t)
-	pg, err := pgserver.Start(t.Context(), pgserver.Options{TCP: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = pg.Close() })
+	dsn := pgtest.NewDB(t)
+	pg := pgtest.OwnServer(t, pgserver.Options{TCP: true})
 	for name, c := range map[string]struct {
 		env  []string
 		code int
@@ -311,7 +287,7 @@ func TestRunRefuses(t *testing.T) {
 
 func TestErrorIsJSONWithJSONLogs(t *testing.T) {
 	t.Parallel()
-	p := start(t, []string{"DATABASE_URL=" + newDatabase(t), "OUTBOX_SCHEMA=nowhere", "OUTBOX_HTTP=off", "OUTBOX_LOG_FORMAT=json"}, "run")
+	p := start(t, []string{"DATABASE_URL=" + pgtest.NewDB(t), "OUTBOX_SCHEMA=nowhere", "OUTBOX_HTTP=off", "OUTBOX_LOG_FORMAT=json"}, "run")
 	if code := p.wait(t); code != exitFailure {
 		t.Errorf("exit code %d", code)
 	}
@@ -323,4 +299,15 @@ func TestErrorIsJSONWithJSONLogs(t *testing.T) {
 	if !strings.Contains(p.text(), `"msg":"dispatcher failed"`) {
 		t.Error("no line tells the failure")
 	}
+}
+
+// wrongPassword replaces the password of a URL.
+func wrongPassword(t *testing.T, dsn string) string {
+	t.Helper()
+	u, err := url.Parse(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.User = url.UserPassword(u.User.Username(), "canary-wrong-password")
+	return u.String()
 }

@@ -52,7 +52,11 @@ func (c *statusCmd) read(ctx context.Context, a *app, logger *slog.Logger) (*sta
 		{"the sent tasks", r.sent},
 		{"the sessions", r.sessions(strings.TrimSuffix(dbConfig.RuntimeParams["application_name"], statusSuffix))},
 	} {
-		if err := part.read(ctx, s); err != nil {
+		err := part.read(ctx, s)
+		if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code == "42P01" { // undefined_table
+			return nil, fmt.Errorf("no outbox in schema %q: run 'dispatcher migrate up --schema %s'", c.Schema, c.Schema)
+		}
+		if err != nil {
 			return nil, fmt.Errorf("read %s: %w", part.what, err)
 		}
 	}
@@ -179,14 +183,14 @@ func (r *statusReader) sent(ctx context.Context, s *status) error {
 // see the sessions of all outboxes.
 const sessionsQuery = `
 with channel as (select 'outbox_' || left(encode(sha256(convert_to($2, 'UTF8')), 'hex'), 32) as name),
-trigger as (
+wake as (
   select t.tgenabled
     from pg_trigger t join pg_class c on c.oid = t.tgrelid join pg_namespace n on n.oid = c.relnamespace
    where n.nspname = $2 and c.relname = 'outbox' and t.tgname = 'outbox_notify')
 select count(*) filter (where application_name = $1 || $3
                           and (position(channel.name in query) > 0 or query = '<insufficient privilege>')),
        count(*) filter (where application_name = $1),
-       coalesce((select case when tgenabled in ('O', 'A') then 'enabled' else 'disabled' end from trigger), 'missing'),
+       coalesce((select case when tgenabled in ('O', 'A') then 'enabled' else 'disabled' end from wake), 'missing'),
        pg_notification_queue_usage()
   from channel left join pg_stat_activity on datname = current_database()
  group by channel.name`
