@@ -20,10 +20,14 @@ const AdvisoryLockClass int32 = 0x6f757462
 
 // SQLSTATE codes.
 const (
-	lockNotAvailable  = "55P03"
-	deadlockDetected  = "40P01"
-	duplicateTable    = "42P07"
-	duplicateFunction = "42723"
+	lockNotAvailable      = "55P03"
+	deadlockDetected      = "40P01"
+	duplicateTable        = "42P07"
+	duplicateFunction     = "42723"
+	checkViolation        = "23514"
+	untranslatable        = "22P05"
+	invalidText           = "22P02"
+	insufficientPrivilege = "42501"
 )
 
 // migrator is one run of Migrate or MigrateDown.
