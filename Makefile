@@ -1,0 +1,39 @@
+# Targets with a comment are listed by "make help".
+.DEFAULT_GOAL := help
+.PHONY: help setup build demo test race check fmt bench clean
+
+# The race detector needs a C compiler; scripts/setup.sh says so if there is none.
+RACE = $(if $(shell command -v $(firstword $(shell go env CC))),-race)
+BENCH ?= latency
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+
+setup: ## find or install what the tests and the demo need
+	@scripts/setup.sh postgres compiler
+
+build: ## build bin/dispatcher
+	go build -trimpath -o bin/ ./cmd/dispatcher
+
+demo: build ## run everything on this machine until Ctrl-C (DEMO_RATE=20 per second, DEMO_COUNT=0)
+	@scripts/setup.sh postgres
+	@go build -o bin/ ./cmd/outbox-demo && exec bin/outbox-demo --dispatcher bin/dispatcher
+
+test: setup ## run all tests
+	go test $(RACE) -timeout 20m ./...
+
+race: setup ## run the tests of PKG ten times, in random order (PKG=./...)
+	go test -race -count 10 -shuffle on -timeout 60m $(or $(PKG),./...)
+
+check: ## run the linters and other checks that need no database
+	@scripts/check.sh
+
+fmt: ## format the Go files
+	@go -C tools build -o ../bin/tools/ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+	@bin/tools/golangci-lint fmt
+
+bench: setup ## run a scenario of the benchmark (BENCH=latency)
+	go run ./bench $(BENCH)
+
+clean: ## remove what was built
+	rm -rf bin tools/node_modules

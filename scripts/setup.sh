@@ -1,0 +1,132 @@
+#!/bin/sh
+# Finds or installs what a make target needs: any of
+#   postgres   the server binaries of PostgreSQL 14 or newer
+#   compiler   a C compiler, for the race detector
+#   npm        for the SQL linter
+# It installs packages with the system's package manager, as root or through
+# "sudo -n", and nothing else: no cluster is made, started or changed. Where it
+# cannot, it says in one line what to do.
+set -eu
+cd "$(dirname "$0")/.."
+
+say() { printf 'setup: %s\n' "$*" >&2; }
+
+die() {
+	say "$*"
+	exit 1
+}
+
+# as_root COMMAND... runs a command as root without ever asking for a password.
+as_root() {
+	if [ "$(id -u)" = 0 ]; then
+		"$@"
+	elif command -v sudo >/dev/null && sudo -n true 2>/dev/null; then
+		sudo -n "$@"
+	else
+		return 1
+	fi
+}
+
+manager() {
+	for m in apt-get dnf apk brew; do
+		if command -v "$m" >/dev/null; then
+			echo "$m"
+			return
+		fi
+	done
+}
+
+# install APT DNF APK BREW installs the packages named for this system, each
+# argument a list, and fails where there is no way.
+install() {
+	case $(manager) in
+	apt-get)
+		say "installing $1"
+		as_root apt-get update -qq &&
+			# shellcheck disable=SC2086 # a list of packages
+			as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $1
+		;;
+	dnf)
+		say "installing $2"
+		# shellcheck disable=SC2086
+		as_root dnf install -y -q $2
+		;;
+	apk)
+		say "installing $3"
+		# shellcheck disable=SC2086
+		as_root apk add --quiet --no-progress $3
+		;;
+	brew)
+		say "installing $4"
+		# shellcheck disable=SC2086
+		brew install --quiet $4
+		;;
+	*) return 1 ;;
+	esac >&2
+}
+
+by_hand() {
+	case $(manager) in
+	apt-get) echo "sudo apt-get install $1" ;;
+	dnf) echo "sudo dnf install $2" ;;
+	apk) echo "sudo apk add $3" ;;
+	brew) echo "brew install $4" ;;
+	*) echo "install $1 (Debian's name) with your package manager" ;;
+	esac
+}
+
+# Debian makes and starts a cluster along with the server. It is told not to,
+# for the time of this installation only.
+install_postgres() {
+	conf=/etc/postgresql-common/createcluster.conf
+	if [ "$(manager)" = apt-get ] && install postgresql-common '' '' '' && [ -f "$conf" ]; then
+		as_root cp -p "$conf" "$conf.outbox-setup"
+		trap 'as_root mv "$conf.outbox-setup" "$conf"' EXIT
+		as_root sed -i '$a create_main_cluster = false' "$conf"
+	fi
+	install postgresql postgresql-server postgresql postgresql@17
+}
+
+setup_postgres() {
+	if ! bindir=$(go run ./scripts/pgbindir 2>/dev/null); then
+		if [ -n "${OUTBOX_PG_BINDIR:-}" ]; then
+			die "OUTBOX_PG_BINDIR=$OUTBOX_PG_BINDIR holds no initdb and postgres: correct it or unset it"
+		fi
+		install_postgres && bindir=$(go run ./scripts/pgbindir) ||
+			die "no PostgreSQL server binaries: run \"$(by_hand postgresql postgresql-server postgresql postgresql@17)\", or set OUTBOX_PG_BINDIR to the folder of initdb"
+	fi
+	version=$("$bindir/postgres" --version | sed 's/[^0-9]*\([0-9]*\).*/\1/')
+	if [ "$version" -lt 14 ]; then
+		die "PostgreSQL $version in $bindir is too old: install 14 or newer and set OUTBOX_PG_BINDIR to the folder of its initdb"
+	fi
+}
+
+setup_compiler() {
+	cc=$(go env CC)
+	command -v "${cc%% *}" >/dev/null && return
+	install 'gcc libc6-dev' gcc 'gcc musl-dev' gcc && command -v "${cc%% *}" >/dev/null && return
+	optional "no C compiler ($cc) for the race detector: run \"$(by_hand 'gcc libc6-dev' gcc 'gcc musl-dev' gcc)\""
+}
+
+setup_npm() {
+	command -v npm >/dev/null && return
+	install npm npm npm node && command -v npm >/dev/null && return
+	optional "no npm for the SQL linter: run \"$(by_hand npm npm npm node)\""
+}
+
+# optional ends with an error in CI and goes on anywhere else: a check that
+# silently did not happen is worse than none.
+optional() {
+	if [ "${CI:-}" = true ]; then
+		die "$*"
+	fi
+	say "$*; going on without it"
+}
+
+command -v go >/dev/null || die "no Go: install Go 1.26 or newer from https://go.dev/dl"
+for what; do
+	case $what in
+	postgres | compiler | npm) "setup_$what" ;;
+	*) die "cannot set up \"$what\": say postgres, compiler or npm" ;;
+	esac
+done
