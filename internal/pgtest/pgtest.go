@@ -195,3 +195,17 @@ func Value[T any](tb testing.TB, conn *pgx.Conn, sql string, args ...any) T {
 	}
 	return v
 }
+
+// Values returns the one column of all rows that the query yields.
+func Values[T any](tb testing.TB, conn *pgx.Conn, sql string, args ...any) []T {
+	tb.Helper()
+	rows, err := conn.Query(tb.Context(), sql, args...)
+	if err != nil {
+		tb.Fatalf("%.200s: %v", sql, err)
+	}
+	all, err := pgx.CollectRows(rows, pgx.RowTo[T])
+	if err != nil {
+		tb.Fatalf("%.200s: %v", sql, err)
+	}
+	return all
+}

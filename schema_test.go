@@ -1,0 +1,167 @@
+package outbox_test
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/outbox-dispatcher/outbox"
+	"github.com/outbox-dispatcher/outbox/internal/pgtest"
+)
+
+// volatile is what differs between two dumps of equal schemas: the random key
+// that newer versions of pg_dump write against injection.
+var volatile = regexp.MustCompile(`(?m)^\\(un)?restrict .*\n`)
+
+func dumpSchema(t *testing.T, dsn string, args ...string) string {
+	t.Helper()
+	return volatile.ReplaceAllString(tool(t, "", "pg_dump", append(args, "--schema-only", dsn)...), "")
+}
+
+func TestPsqlAndMigrateMakeTheSame(t *testing.T) {
+	t.Parallel()
+	byHand := pgtest.NewEmptyDB(t)
+	up, err := outbox.Migrations.ReadFile("migrations/0001_outbox.up.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	psql(t, byHand, string(up))
+	psql(t, byHand, outbox.TriggerSQL)
+	psql(t, byHand, outbox.TriggerSQL)
+	byProgram := pgtest.NewDB(t)
+	got, want := dumpSchema(t, byHand), dumpSchema(t, byProgram, "--exclude-table=outbox_migration")
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("psql (+) and Migrate (-) differ:\n%s", diff)
+	}
+	if !strings.Contains(got, "CREATE TRIGGER outbox_notify") || !strings.Contains(got, "outbox_due") {
+		t.Errorf("the dump lacks the trigger or the index:\n%s", got)
+	}
+}
+
+func TestPrintedSQLEqualsMigrate(t *testing.T) {
+	t.Parallel()
+	for _, schema := range append(oddSchemas, "public") {
+		t.Run(schema, func(t *testing.T) {
+			t.Parallel()
+			printed := pgtest.NewEmptyDB(t)
+			text, err := outbox.MigrationSQL(outbox.MigrateOptions{Schema: schema})
+			if err != nil {
+				t.Fatal(err)
+			}
+			psql(t, printed, text)
+			byProgram := pgtest.NewEmptyDB(t)
+			conn := pgtest.Connect(t, byProgram)
+			migrate(t, conn, schema)
+			if diff := cmp.Diff(dumpSchema(t, byProgram), dumpSchema(t, printed)); diff != "" {
+				t.Errorf("psql (+) and Migrate (-) differ:\n%s", diff)
+			}
+			applied, err := outbox.Migrate(t.Context(), pgtest.Connect(t, printed), outbox.MigrateOptions{Schema: schema})
+			if err != nil || len(applied) != 0 {
+				t.Errorf("Migrate after the printed SQL applied %v, %v: want nothing to do", applied, err)
+			}
+			searchPath(t, conn, schema)
+			pgtest.Exec(t, conn, `insert into outbox (kind, payload) values ('a', '{}')`)
+		})
+	}
+}
+
+func TestPrintedSQLFailsWholeWhenTheOutboxExists(t *testing.T) {
+	t.Parallel()
+	dsn := pgtest.NewDB(t)
+	conn := pgtest.Connect(t, dsn)
+	before := dumpSchema(t, dsn)
+	text, err := outbox.MigrationSQL(outbox.MigrateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Exec(t.Context(), text); err == nil {
+		t.Error("the printed SQL ran twice")
+	}
+	if diff := cmp.Diff(before, dumpSchema(t, dsn)); diff != "" {
+		t.Errorf("the second run changed the schema:\n%s", diff)
+	}
+}
+
+func TestSchemaNamesThatPostgreSQLCannotTake(t *testing.T) {
+	t.Parallel()
+	conn := pgtest.Connect(t, pgtest.NewEmptyDB(t))
+	for _, schema := range []string{strings.Repeat("x", 64), "a\x00b", "a\xffb"} {
+		o := outbox.MigrateOptions{Schema: schema}
+		if _, err := outbox.Migrate(t.Context(), conn, o); err == nil || !strings.Contains(err.Error(), "1 to 63 bytes") {
+			t.Errorf("Migrate in %q: %v", schema, err)
+		}
+		if _, err := outbox.MigrationSQL(o); err == nil {
+			t.Errorf("MigrationSQL for %q: no error", schema)
+		}
+	}
+}
+
+func TestDumpAndRestoreKeepTheOutbox(t *testing.T) {
+	t.Parallel()
+	from := pgtest.NewEmptyDB(t)
+	conn := pgtest.Connect(t, from)
+	migrate(t, conn, "My Outbox-1")
+	searchPath(t, conn, "My Outbox-1")
+	pgtest.Exec(t, conn, `
+		insert into outbox (kind, payload, headers, send_after) values ('a', '{"n": 1}', '{"h": "v"}', '2000-01-01'), ('b', 'null', null, now());
+		insert into outbox (kind, body, ordering_key) values ('c', '\x00ff', 'k');
+		update outbox set sent_at = now(), attempts = 1 where kind = 'b'`)
+	const contents = `select jsonb_agg(o order by id)::text || (select name from outbox_source) from outbox o`
+	want := pgtest.Value[string](t, conn, contents)
+
+	archive := t.TempDir() + "/dump"
+	tool(t, "", "pg_dump", "-Fc", "-f", archive, from)
+	to := pgtest.NewEmptyDB(t)
+	tool(t, "", "pg_restore", "--exit-on-error", "-d", to, archive)
+	restored := pgtest.Connect(t, to)
+	searchPath(t, restored, "My Outbox-1")
+	if diff := cmp.Diff(want, pgtest.Value[string](t, restored, contents)); diff != "" {
+		t.Errorf("contents after restore:\n%s", diff)
+	}
+	l := listen(t, to, "My Outbox-1")
+	if id := pgtest.Value[int64](t, restored, `insert into outbox (kind, payload) values ('d', '{}') returning id`); id != 4 {
+		t.Errorf("next id = %d, want 4", id)
+	}
+	if got := l.wakes(t); got != 1 {
+		t.Errorf("%d notifications after restore, want 1", got)
+	}
+	if applied, err := outbox.Migrate(t.Context(), restored, outbox.MigrateOptions{Schema: "My Outbox-1"}); err != nil || len(applied) != 0 {
+		t.Errorf("Migrate after restore: %v, %v", applied, err)
+	}
+	if err := refusal(t, restored, `insert into outbox (kind, payload) values ('', '{}')`); err.ConstraintName != "outbox_kind" {
+		t.Errorf("after restore a bad kind was refused by %q: %v", err.ConstraintName, err)
+	}
+}
+
+// Neither what is due nor what is dead may cost a look at the sent rows.
+func TestIndexesServeTheirQueries(t *testing.T) {
+	t.Parallel()
+	conn := pgtest.Connect(t, pgtest.NewDB(t))
+	pgtest.Exec(t, conn, `
+		insert into outbox (kind, payload, sent_at) select 'sent', '{}', now() from generate_series(1, 20000);
+		insert into outbox (kind, payload, dead_at) select 'dead', '{}', now() from generate_series(1, 20);
+		insert into outbox (kind, payload) select 'due', '{}' from generate_series(1, 20);
+		analyze outbox`)
+	for index, query := range map[string]string{
+		"outbox_due": `select id from outbox where sent_at is null and dead_at is null and send_after <= now()
+			order by send_after, id limit 10 for update skip locked`,
+		"outbox_dead": `select id from outbox where dead_at is not null order by id limit 10`,
+	} {
+		plan := strings.Join(pgtest.Values[string](t, conn, `explain (costs off) `+query), "\n")
+		if !strings.Contains(plan, "using "+index) || strings.Contains(plan, "Sort") || strings.Contains(plan, "Seq Scan") {
+			t.Errorf("want a plain scan of %s, got:\n%s", index, plan)
+		}
+	}
+}
+
+func TestBodiesAreStoredUncompressed(t *testing.T) {
+	t.Parallel()
+	conn := pgtest.Connect(t, pgtest.NewDB(t))
+	pgtest.Exec(t, conn, `
+		insert into outbox (kind, body) values ('a', repeat('x', 100000)::bytea);
+		insert into outbox (kind, payload) values ('b', to_jsonb(repeat('x', 100000)))`)
+	if n := pgtest.Value[int](t, conn, `select min(coalesce(pg_column_size(body), pg_column_size(payload))) from outbox`); n < 100000 {
+		t.Errorf("a body of 100000 bytes takes %d", n)
+	}
+}
