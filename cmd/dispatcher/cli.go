@@ -85,7 +85,7 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 	case err == nil || errors.Is(err, errHelp):
 		return exitOK
 	case a.logger != nil:
-		a.logger.Error("dispatcher failed", "err", oneLine(err))
+		a.logger.Error("dispatcher failed", "error", oneLine(err))
 	default:
 		fmt.Fprintf(a.stderr, "dispatcher: %s\n", oneLine(err))
 	}

@@ -46,6 +46,21 @@ var serverTCP = []struct{ name, value string }{
 	{"tcp_user_timeout", "20000"},
 }
 
+// Error codes of PostgreSQL that mean something to us.
+const (
+	insufficientPrivilege = "42501"
+	undefinedTable        = "42P01"
+	queryCanceled         = "57014"
+)
+
+// pgCode is the code of an error of the server, "" for any other.
+func pgCode(err error) string {
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return pgErr.Code
+	}
+	return ""
+}
+
 // databaseFlags say where the outbox is.
 type databaseFlags struct {
 	DatabaseURL     string `group:"Database" xor:"database-url" also:"DATABASE_URL" placeholder:"URL" help:"PostgreSQL as URL or key=value string; pool_max_conns and the other parameters of pgx are understood. Default: the PG* variables of libpq."`
@@ -170,7 +185,7 @@ func prepare(cc *pgx.ConnConfig, logger *slog.Logger, suffix string) {
 			return fmt.Errorf("set TCP keepalives: %w", err)
 		}
 		warn.Do(func() {
-			logger.Warn("the database refused TCP keepalive settings: the rows of a vanished dispatcher stay locked for longer", "err", err)
+			logger.Warn("the database refused TCP keepalive settings: the rows of a vanished dispatcher stay locked for longer", "error", err)
 		})
 		return nil
 	}

@@ -30,17 +30,17 @@ func natsLog(logger *slog.Logger) []nats.Option {
 		nats.DisconnectErrHandler(func(nc *nats.Conn, err error) {
 			// Without an error we closed it, or never had it.
 			if err != nil && !nc.IsClosed() {
-				logger.Warn("the NATS connection is lost, connecting again", "err", err)
+				logger.Warn("the NATS connection is lost, connecting again", "error", err)
 			}
 		}),
 		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) {
 			if text := errorText(err); !reasons[text] && len(reasons) < maxReasons {
 				reasons[text] = true
-				logger.Warn("cannot connect to NATS, trying again", "err", text)
+				logger.Warn("cannot connect to NATS, trying again", "error", text)
 			}
 		}),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
-			logger.Warn("NATS reports an error", "err", err)
+			logger.Warn("NATS reports an error", "error", err)
 		}),
 	}
 }
@@ -72,7 +72,7 @@ func (c *streamCreator) try(ctx context.Context) bool {
 	}
 	if text := errorText(err); text != c.reason {
 		c.reason = text
-		c.logger.Error("cannot create the stream, trying again", "err", text)
+		c.logger.Error("cannot create the stream, trying again", "error", text)
 	}
 	return false
 }

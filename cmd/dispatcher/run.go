@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/nats-io/nats.go"
 	"golang.org/x/sync/errgroup"
@@ -172,7 +171,7 @@ func (d *daemon) checkSchema(ctx context.Context, schema string) error {
 		if err == nil {
 			return outdated(schema, all)
 		}
-		if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code == "42501" { // insufficient_privilege
+		if pgCode(err) == insufficientPrivilege {
 			d.logger.Info("the role may not read outbox_migration: the schema's version is not checked")
 			return nil
 		}

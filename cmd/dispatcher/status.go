@@ -20,8 +20,10 @@ type statusCmd struct {
 
 // status is what "dispatcher status --json" prints. Its names are a contract.
 type status struct {
-	Schema  string `json:"schema"`
-	Version int    `json:"schema_version"`
+	Schema string `json:"schema"`
+	// Version is 0 if it cannot be told: another tool applied the
+	// migrations, or the role may not read outbox_migration.
+	Version int `json:"schema_version"`
 	// Source begins every message id.
 	Source string    `json:"source"`
 	Tasks  taskCount `json:"tasks"`
@@ -111,7 +113,11 @@ func (c *statusCmd) Run(ctx context.Context, a *app) error {
 
 func (s *status) print(w io.Writer) {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(t, "outbox\t%s\tschema version %d, source %s\n", s.Schema, s.Version, s.Source)
+	version := "unknown"
+	if s.Version > 0 {
+		version = strconv.Itoa(s.Version)
+	}
+	fmt.Fprintf(t, "outbox\t%s\tschema version %s, source %s\n", s.Schema, version, s.Source)
 	fmt.Fprintf(t, "due\t%s\t%s\n", s.Tasks.Due, ago("the oldest for ", s.OldestDueSeconds))
 	fmt.Fprintf(t, "scheduled\t%s\t%s\n", s.Tasks.Scheduled, ago("the next task of these two in ", s.NextDueSeconds))
 	fmt.Fprintf(t, "retrying\t%s\t\n", s.Tasks.Retrying)

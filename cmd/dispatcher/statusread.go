@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -53,7 +52,7 @@ func (c *statusCmd) read(ctx context.Context, a *app, logger *slog.Logger) (*sta
 		{"the sessions", r.sessions(strings.TrimSuffix(dbConfig.RuntimeParams["application_name"], statusSuffix))},
 	} {
 		err := part.read(ctx, s)
-		if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code == "42P01" { // undefined_table
+		if pgCode(err) == undefinedTable {
 			return nil, fmt.Errorf("no outbox in schema %q: run 'dispatcher migrate up --schema %s'", c.Schema, c.Schema)
 		}
 		if err != nil {
@@ -81,7 +80,7 @@ func (r *statusReader) source(ctx context.Context, s *status) error {
 	return r.conn.QueryRow(ctx, "select name from "+pgx.Identifier{r.schema, "outbox_source"}.Sanitize()).Scan(&s.Source)
 }
 
-// Both statements walk the index of unsent tasks, from its start and from now.
+// The first two walk the index of unsent tasks, from its start and from now.
 const (
 	dueQuery = `
 select count(*), extract(epoch from now() - min(send_after))::float8
@@ -95,6 +94,8 @@ select count(*) filter (where attempts = 0),
   from (select send_after, attempts from %s
          where sent_at is null and dead_at is null and send_after > now()
          order by send_after limit $1) later`
+	deadQuery = `
+select count(*) from (select from %s where dead_at is not null limit $1) dead`
 )
 
 func (r *statusReader) unsent(ctx context.Context, s *status) error {
@@ -118,8 +119,7 @@ func (r *statusReader) unsent(ctx context.Context, s *status) error {
 
 func (r *statusReader) dead(ctx context.Context, s *status) error {
 	return r.bounded(ctx, &s.Tasks.Dead, func(tx pgx.Tx) error {
-		return tx.QueryRow(ctx, "select count(*) from (select from "+r.table+" where dead_at is not null limit $1) dead", countLimit).
-			Scan(&s.Tasks.Dead.Count)
+		return tx.QueryRow(ctx, fmt.Sprintf(deadQuery, r.table), countLimit).Scan(&s.Tasks.Dead.Count)
 	})
 }
 
@@ -128,7 +128,7 @@ func (r *statusReader) dead(ctx context.Context, s *status) error {
 func (r *statusReader) bounded(ctx context.Context, c *count, look func(pgx.Tx) error) error {
 	err := boundedRead(ctx, r.conn, statusTimeout, look)
 	switch {
-	case outOfTime(err):
+	case pgCode(err) == queryCanceled:
 		*c = count{How: atLeast}
 		return nil
 	case c.Count >= countLimit:
@@ -137,11 +137,6 @@ func (r *statusReader) bounded(ctx context.Context, c *count, look func(pgx.Tx) 
 		c.How = exact
 	}
 	return err
-}
-
-func outOfTime(err error) bool {
-	pgErr, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && pgErr.Code == "57014" // query_canceled
 }
 
 // sent is all rows less those counted before. Nothing indexes the sent rows, so
@@ -168,7 +163,7 @@ func (r *statusReader) sent(ctx context.Context, s *status) error {
 			return tx.QueryRow(ctx, "select count(*) from "+r.table+" where sent_at is not null").Scan(&s.Tasks.Sent.Count)
 		})
 		s.Tasks.Sent.How = exact
-		if !outOfTime(err) {
+		if pgCode(err) != queryCanceled {
 			return err
 		}
 	}
