@@ -2,7 +2,7 @@
 # All checks that need no database. Each runs, also after one has failed; the
 # exit status is 1 if any did.
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit
 
 tools=$PWD/bin/tools
 failed=()

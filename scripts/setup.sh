@@ -36,29 +36,26 @@ manager() {
 	done
 }
 
-# install APT DNF APK BREW installs the packages named for this system, each
+# packages APT DNF APK BREW installs the packages named for this system, each
 # argument a list, and fails where there is no way.
-install() {
+# shellcheck disable=SC2086 # the lists are meant to be split
+packages() {
 	case $(manager) in
 	apt-get)
 		say "installing $1"
 		as_root apt-get update -qq &&
-			# shellcheck disable=SC2086 # a list of packages
 			as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $1
 		;;
 	dnf)
 		say "installing $2"
-		# shellcheck disable=SC2086
 		as_root dnf install -y -q $2
 		;;
 	apk)
 		say "installing $3"
-		# shellcheck disable=SC2086
 		as_root apk add --quiet --no-progress $3
 		;;
 	brew)
 		say "installing $4"
-		# shellcheck disable=SC2086
 		brew install --quiet $4
 		;;
 	*) return 1 ;;
@@ -79,21 +76,23 @@ by_hand() {
 # for the time of this installation only.
 install_postgres() {
 	conf=/etc/postgresql-common/createcluster.conf
-	if [ "$(manager)" = apt-get ] && install postgresql-common '' '' '' && [ -f "$conf" ]; then
+	if [ "$(manager)" = apt-get ] && packages postgresql-common '' '' '' && [ -f "$conf" ]; then
 		as_root cp -p "$conf" "$conf.outbox-setup"
 		trap 'as_root mv "$conf.outbox-setup" "$conf"' EXIT
-		as_root sed -i '$a create_main_cluster = false' "$conf"
+		echo 'create_main_cluster = false' | as_root tee -a "$conf" >/dev/null
 	fi
-	install postgresql postgresql-server postgresql postgresql@17
+	packages postgresql postgresql-server postgresql postgresql@17
 }
 
 setup_postgres() {
-	if ! bindir=$(go run ./scripts/pgbindir 2>/dev/null); then
+	go build -o bin/ ./scripts/pgbindir || die "cannot build scripts/pgbindir, see above"
+	if ! bindir=$(bin/pgbindir 2>/dev/null); then
 		if [ -n "${OUTBOX_PG_BINDIR:-}" ]; then
 			die "OUTBOX_PG_BINDIR=$OUTBOX_PG_BINDIR holds no initdb and postgres: correct it or unset it"
 		fi
-		install_postgres && bindir=$(go run ./scripts/pgbindir) ||
+		if ! install_postgres || ! bindir=$(bin/pgbindir); then
 			die "no PostgreSQL server binaries: run \"$(by_hand postgresql postgresql-server postgresql postgresql@17)\", or set OUTBOX_PG_BINDIR to the folder of initdb"
+		fi
 	fi
 	version=$("$bindir/postgres" --version | sed 's/[^0-9]*\([0-9]*\).*/\1/')
 	if [ "$version" -lt 14 ]; then
@@ -104,13 +103,13 @@ setup_postgres() {
 setup_compiler() {
 	cc=$(go env CC)
 	command -v "${cc%% *}" >/dev/null && return
-	install 'gcc libc6-dev' gcc 'gcc musl-dev' gcc && command -v "${cc%% *}" >/dev/null && return
+	packages 'gcc libc6-dev' gcc 'gcc musl-dev' gcc && command -v "${cc%% *}" >/dev/null && return
 	optional "no C compiler ($cc) for the race detector: run \"$(by_hand 'gcc libc6-dev' gcc 'gcc musl-dev' gcc)\""
 }
 
 setup_npm() {
 	command -v npm >/dev/null && return
-	install npm npm npm node && command -v npm >/dev/null && return
+	packages npm npm npm node && command -v npm >/dev/null && return
 	optional "no npm for the SQL linter: run \"$(by_hand npm npm npm node)\""
 }
 
