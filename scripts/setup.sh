@@ -44,7 +44,7 @@ packages() {
 	apt-get)
 		say "installing $1"
 		as_root apt-get update -qq &&
-			as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $1
+			as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $1 >/dev/null
 		;;
 	dnf)
 		say "installing $2"

@@ -67,7 +67,7 @@ func TestBeforeFindsAPatternInPieces(t *testing.T) {
 	p.Before(faultproxy.ToServer, []byte("never in it"), func(*faultproxy.Conn) { t.Error("found what is not there") })
 	p.Before(faultproxy.ToServer, []byte("abab"), func(*faultproxy.Conn) { calls <- struct{}{} })
 	c := dial(t, p)
-	for _, piece := range strings.Split("x a b a b a b y abab z", " ") {
+	for piece := range strings.SplitSeq("x a b a b a b y abab z", " ") {
 		send(t, c, piece)
 		expect(t, c, piece) // so that each piece is a read of its own
 	}
