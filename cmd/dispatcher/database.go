@@ -126,6 +126,11 @@ func connConfig(a *app, logger *slog.Logger, flag, dsn, suffix string) (*pgx.Con
 		return nil, err
 	}
 	prepare(cfg.ConnConfig, logger, suffix)
+	// Prepared statements do not pay for the few of a single connection, and
+	// fail behind an old transaction pooler.
+	if cfg.ConnConfig.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement {
+		cfg.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
+	}
 	return cfg.ConnConfig, nil
 }
 

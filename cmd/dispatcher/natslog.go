@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"time"
 
@@ -34,6 +35,11 @@ func natsLog(logger *slog.Logger) []nats.Option {
 			}
 		}),
 		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) {
+			// At a failed first connect the client says only that there is no
+			// server; the reason comes with its next try.
+			if errors.Is(err, nats.ErrNoServers) {
+				return
+			}
 			if text := errorText(err); !reasons[text] && len(reasons) < maxReasons {
 				reasons[text] = true
 				logger.Warn("cannot connect to NATS, trying again", "error", text)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -139,38 +140,50 @@ func (r *statusReader) bounded(ctx context.Context, c *count, look func(pgx.Tx) 
 	return err
 }
 
-// sent is all rows less those counted before. Nothing indexes the sent rows, so
-// of a large table only the planner's estimate is cheap: it is the density at
-// the last vacuum times the size of now.
+// sent counts the sent tasks of a table of up to countLimit rows. Nothing
+// indexes them, so of a larger one only the planner's estimate is cheap: by the
+// statistics of the last vacuum or analyze, and the size of the table now.
 func (r *statusReader) sent(ctx context.Context, s *status) error {
-	var plan []byte
-	if err := r.conn.QueryRow(ctx, "explain (format json) select from "+r.table).Scan(&plan); err != nil {
+	const isSent = " where sent_at is not null"
+	rows, err := r.estimate(ctx, "")
+	if err != nil {
 		return err
+	}
+	if rows <= countLimit {
+		s.Tasks.Sent.How = exact
+		err := pgx.BeginTxFunc(ctx, r.conn, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, fmt.Sprintf("set local row_security = off; set local statement_timeout = %d", statusTimeout.Milliseconds())); err != nil {
+				return err
+			}
+			return tx.QueryRow(ctx, "select count(*) from "+r.table+isSent).Scan(&s.Tasks.Sent.Count)
+		})
+		if pgCode(err) != queryCanceled {
+			return err
+		}
+	}
+	s.Tasks.Sent.How = estimate
+	s.Tasks.Sent.Count, err = r.estimate(ctx, isSent)
+	return err
+}
+
+// estimate is how many rows the planner expects.
+func (r *statusReader) estimate(ctx context.Context, where string) (int64, error) {
+	var plan []byte
+	if err := r.conn.QueryRow(ctx, "explain (format json) select from "+r.table+where).Scan(&plan); err != nil {
+		return 0, err
 	}
 	var explained []struct {
 		Plan struct {
 			Rows float64 `json:"Plan Rows"`
 		} `json:"Plan"`
 	}
-	if err := json.Unmarshal(plan, &explained); err != nil || len(explained) != 1 {
-		return fmt.Errorf("read the planner's estimate: %w", err)
+	if err := json.Unmarshal(plan, &explained); err != nil {
+		return 0, fmt.Errorf("read the planner's estimate: %w", err)
 	}
-	if rows := int64(explained[0].Plan.Rows); rows <= countLimit {
-		err := pgx.BeginTxFunc(ctx, r.conn, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
-			if _, err := tx.Exec(ctx, fmt.Sprintf("set local row_security = off; set local statement_timeout = %d", statusTimeout.Milliseconds())); err != nil {
-				return err
-			}
-			return tx.QueryRow(ctx, "select count(*) from "+r.table+" where sent_at is not null").Scan(&s.Tasks.Sent.Count)
-		})
-		s.Tasks.Sent.How = exact
-		if pgCode(err) != queryCanceled {
-			return err
-		}
+	if len(explained) != 1 {
+		return 0, errors.New("the planner's estimate is not one plan")
 	}
-	t := s.Tasks
-	others := t.Due.Count + t.Scheduled.Count + t.Retrying.Count + t.Dead.Count
-	s.Tasks.Sent = count{Count: max(0, int64(explained[0].Plan.Rows)-others), How: estimate}
-	return nil
+	return int64(explained[0].Plan.Rows), nil
 }
 
 // sessionsQuery counts by application name, which every role may read. The
