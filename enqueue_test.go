@@ -95,11 +95,11 @@ func TestEnqueueRoundTrip(t *testing.T) {
 		{Kind: "string", Payload: awkward},
 		{Kind: "nil_map", Payload: map[string]int(nil)},
 	}
+	dsn := pgtest.NewDB(t)
+	conn := pgtest.Connect(t, dsn)
 	for _, driver := range drivers() {
 		t.Run(driver, func(t *testing.T) {
-			t.Parallel()
-			dsn := pgtest.NewDB(t)
-			conn := pgtest.Connect(t, dsn)
+			pgtest.Exec(t, conn, `truncate outbox`)
 			tx, commit, _ := openTx(t, dsn, driver)
 			ids, err := outbox.EnqueueMany(t.Context(), tx, tasks)
 			if err != nil {
@@ -140,11 +140,12 @@ func normal(t *testing.T, conn *pgx.Conn, text string) string {
 
 func TestEnqueueStandsAndFallsWithTheTransaction(t *testing.T) {
 	t.Parallel()
+	dsn := pgtest.NewDB(t)
+	conn, l := pgtest.Connect(t, dsn), listen(t, dsn, "public")
 	for _, driver := range drivers() {
 		t.Run(driver, func(t *testing.T) {
-			t.Parallel()
-			dsn := pgtest.NewDB(t)
-			conn, l := pgtest.Connect(t, dsn), listen(t, dsn, "public")
+			pgtest.Exec(t, conn, `truncate outbox`)
+			l.wakes(t)
 			tx, _, rollback := openTx(t, dsn, driver)
 			if _, err := outbox.Enqueue(t.Context(), tx, outbox.Task{Kind: "a", Payload: 1}); err != nil {
 				t.Fatal(err)

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
 	"github.com/outbox-dispatcher/outbox"
 	"github.com/outbox-dispatcher/outbox/internal/pgtest"
 )
@@ -41,28 +42,26 @@ func TestPsqlAndMigrateMakeTheSame(t *testing.T) {
 
 func TestPrintedSQLEqualsMigrate(t *testing.T) {
 	t.Parallel()
+	printed, byProgram := pgtest.NewEmptyDB(t), pgtest.NewEmptyDB(t)
+	conn, other := pgtest.Connect(t, byProgram), pgtest.Connect(t, printed)
 	for _, schema := range append(oddSchemas, "public") {
-		t.Run(schema, func(t *testing.T) {
-			t.Parallel()
-			printed := pgtest.NewEmptyDB(t)
-			text, err := outbox.MigrationSQL(outbox.MigrateOptions{Schema: schema})
-			if err != nil {
-				t.Fatal(err)
-			}
-			psql(t, printed, text)
-			byProgram := pgtest.NewEmptyDB(t)
-			conn := pgtest.Connect(t, byProgram)
-			migrate(t, conn, schema)
-			if diff := cmp.Diff(dumpSchema(t, byProgram), dumpSchema(t, printed)); diff != "" {
-				t.Errorf("psql (+) and Migrate (-) differ:\n%s", diff)
-			}
-			applied, err := outbox.Migrate(t.Context(), pgtest.Connect(t, printed), outbox.MigrateOptions{Schema: schema})
-			if err != nil || len(applied) != 0 {
-				t.Errorf("Migrate after the printed SQL applied %v, %v: want nothing to do", applied, err)
-			}
-			searchPath(t, conn, schema)
-			pgtest.Exec(t, conn, `insert into outbox (kind, payload) values ('a', '{}')`)
-		})
+		o := outbox.MigrateOptions{Schema: schema}
+		text, err := outbox.MigrationSQL(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		psql(t, printed, text)
+		migrate(t, conn, schema)
+		if applied, err := outbox.Migrate(t.Context(), other, o); err != nil || len(applied) != 0 {
+			t.Errorf("Migrate in %q after the printed SQL = %v, %v: want nothing to do", schema, applied, err)
+		}
+		for _, c := range []*pgx.Conn{conn, other} {
+			searchPath(t, c, schema)
+			pgtest.Exec(t, c, oneTask)
+		}
+	}
+	if diff := cmp.Diff(dumpSchema(t, byProgram), dumpSchema(t, printed)); diff != "" {
+		t.Errorf("psql (+) and Migrate (-) differ:\n%s", diff)
 	}
 }
 

@@ -121,6 +121,8 @@ func TestSearchPathOfTheProducerIsHarmless(t *testing.T) {
 
 func TestTriggerSQLRepairsTheTrigger(t *testing.T) {
 	t.Parallel()
+	dsn := pgtest.NewEmptyDB(t)
+	conn := pgtest.Connect(t, dsn)
 	for name, damage := range map[string]string{
 		"missing":        `drop trigger outbox_notify on outbox`,
 		"disabled":       `alter table outbox disable trigger outbox_notify`,
@@ -132,9 +134,9 @@ func TestTriggerSQLRepairsTheTrigger(t *testing.T) {
 		"changed body":   `create or replace function outbox_notify() returns trigger language plpgsql as 'begin return null; end'`,
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			dsn := pgtest.NewDB(t)
-			conn, l := pgtest.Connect(t, dsn), listen(t, dsn, "public")
+			migrate(t, conn, name)
+			searchPath(t, conn, name)
+			l := listen(t, dsn, name)
 			pgtest.Exec(t, conn, damage)
 			pgtest.Exec(t, conn, outbox.TriggerSQL)
 			pgtest.Exec(t, conn, `insert into outbox (kind, payload) values ('a', '{}'), ('b', '{}')`)
