@@ -177,3 +177,6 @@ func (s *Server) Stop() {
 // 2 min) and lame_duck_grace_period (default 10 s) set the pace. A server that
 // does not listen ignores it.
 func (s *Server) LameDuck() { s.s.LameDuckShutdown() }
+
+// Version is the version of the server, such as "2.15.3".
+const Version = server.VERSION
