@@ -12,7 +12,7 @@ import (
 // heldBack is about how long a task waits that got no answer while others of its
 // claim did: long enough not to be in every claim, well within the stream's
 // duplicate window, since it may have been stored.
-const heldBack = 5 * time.Second
+const heldBack = 2 * time.Second
 
 // deliver publishes a claim and settles it.
 func (d *Dispatcher) deliver(ctx context.Context, c *claim) {

@@ -31,6 +31,8 @@ type Dispatcher struct {
 	streams  *streams
 	pub      publisher // set by Run once the source's name is known
 	explains explanations
+	// wrap, in tests, puts a publisher between that spoils answers.
+	wrap func(publisher) publisher
 
 	wakes signal // there may be fresh work
 	look  signal // look at the whole table
@@ -102,6 +104,9 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	defer js.CleanupPublisher()
 	pub := newNATSPublisher(d.cfg, js, source, d.streams)
 	d.pub = pub
+	if d.wrap != nil {
+		d.pub = d.wrap(pub)
+	}
 	defer d.watchErrors(pub)()
 
 	// Two contexts: ctx means stop claiming. What is in hand runs on until

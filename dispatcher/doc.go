@@ -18,16 +18,16 @@
 // transaction: a crash gives its rows back at once, with no lease and no clock.
 // The broker drops the twin: every message carries the task's id.
 //
-//	 INSERT ─ commit ─ NOTIFY            sweep   next due task   probe
-//	                     │                 │          │            │
-//	                     ▼                 ▼          ▼            ▼
-//	 wake    listen.go ──► loop.go: when and how to look (agenda.go, circuit.go)
-//	                         │
-//	 claim   claim.go        ▼  begin; mark due tasks as sent, oldest first
-//	                         │
-//	 publish publish.go      ▼  all of them, then wait for the acknowledgements
-//	                         │
-//	 settle  settle.go       ▼  take the mark back from those not stored; commit
+//	INSERT ─ commit ─ NOTIFY            sweep   next due task   probe
+//	                    │                 │          │            │
+//	                    ▼                 ▼          ▼            ▼
+//	wake    listen.go ──► loop.go: when and how to look (agenda.go, circuit.go)
+//	                        │
+//	claim   claim.go        ▼  begin; mark due tasks as sent, oldest first
+//	                        │
+//	publish publish.go      ▼  all of them, then wait for the acknowledgements
+//	                        │
+//	settle  settle.go       ▼  take the mark back from those not stored; commit
 //
 // One goroutine, the loop, claims. Workers publish and settle the claims
 // beside it, each on the claim's own connection. The claim marks tasks as sent

@@ -219,11 +219,25 @@ func (l *looker) failed(err error) {
 	l.pause = time.Now().Add(backoff{min: 50 * time.Millisecond, max: 5 * time.Second}.delay(l.failures))
 	l.agenda.owe(l.pause, "recheck")
 	l.d.databaseFailed(err)
-	// Connected to a server that became a standby: every pooled connection
-	// leads to it, so ask for new ones.
-	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code == "25006" {
+	if connectionLost(err) {
 		l.d.cfg.Pool.Reset()
 	}
+}
+
+// connectionLost reports whether the pool's other connections are likely to be
+// useless too: the server was stopped or became a standby, or the network
+// broke. Finding out one by one would take a failure each.
+func connectionLost(err error) bool {
+	pgErr, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok {
+		return true
+	}
+	switch pgErr.Code {
+	case "25006", // read_only_sql_transaction
+		"57P01", "57P02", "57P03": // admin_shutdown, crash_shutdown, cannot_connect_now
+		return true
+	}
+	return false
 }
 
 func (l *looker) worked() {

@@ -1,0 +1,232 @@
+package dispatcher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/outbox-dispatcher/outbox/internal/faultproxy"
+	"github.com/outbox-dispatcher/outbox/internal/pgtest"
+)
+
+// wakeSources are all that there are; each must pass the same tests.
+func wakeSources(t *testing.T, dsn string) map[string]WakeSource {
+	t.Helper()
+	cfg, err := pgx.ParseConfig(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return map[string]WakeSource{
+		"listen": &Listen{Config: cfg, Channel: channelName("public"), Canary: "canary x", OnCanary: func() {}},
+	}
+}
+
+func TestWakeSourceConformance(t *testing.T) {
+	t.Parallel()
+	names := []string{"listen"}
+	for _, name := range names {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r, _ := dbRig(t)
+			source := wakeSources(t, r.dsn)[name]
+			before := query[int](r, `select count(*) from pg_stat_activity where datname = current_database()`)
+			run := func() (wakes chan struct{}, stop, lost func() error) {
+				wakes = make(chan struct{}, 1000)
+				ctx, cancel := context.WithCancel(t.Context())
+				done := make(chan error, 1)
+				go func() { done <- source.Run(ctx, func() { wakes <- struct{}{} }) }()
+				t.Cleanup(cancel)
+				return wakes, func() error { cancel(); return <-done }, func() error { return <-done }
+			}
+			await := func(wakes chan struct{}, what string) {
+				t.Helper()
+				select {
+				case <-wakes:
+				case <-time.After(patience):
+					t.Fatalf("no wake %s", what)
+				}
+			}
+			wakes, stop, _ := run()
+			await(wakes, "when subscribed")
+			r.insert("a", `{}`)
+			await(wakes, "for an insert")
+			// A canary of somebody else is no wake; the insert after it is.
+			r.exec(`select pg_notify($1, 'canary other')`, channelName("public"))
+			r.insert("a", `{}`)
+			await(wakes, "for an insert")
+			if err := stop(); err != nil {
+				t.Errorf("after cancel: %v", err)
+			}
+			if n := len(wakes); n > 0 {
+				t.Errorf("%d wakes too many", n)
+			}
+
+			// A killed backend is an error, and the source can be run again.
+			wakes, _, lost := run()
+			await(wakes, "when subscribed again")
+			r.exec(`select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and pid not in (pg_backend_pid()) and query like 'listen %'`)
+			if err := lost(); err == nil {
+				t.Error("no error after its backend was killed")
+			}
+			eventually(t, "no connection is left", func() error {
+				if n := query[int](r, `select count(*) from pg_stat_activity where datname = current_database()`); n > before {
+					return fmt.Errorf("%d connections, %d before", n, before)
+				}
+				return nil
+			})
+		})
+	}
+}
+
+// proxied is the listen address through a proxy.
+func proxied(t *testing.T, dsn string) (*faultproxy.Proxy, *pgx.ConnConfig) {
+	t.Helper()
+	cfg, err := pgx.ParseConfig(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := faultproxy.New(fmt.Sprintf("%s/.s.PGSQL.%d", cfg.Host, cfg.Port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	cfg.Host, cfg.Port = "127.0.0.1", uint16(p.Port()) // #nosec G115 -- a port
+	cfg.TLSConfig, cfg.Fallbacks = nil, nil
+	return p, cfg
+}
+
+// A half-open connection, or a pooler that swallows notifications, looks like
+// silence. The dispatcher must notice, say so, go on by polling, and recover.
+func TestSilentListenConnection(t *testing.T) {
+	t.Parallel()
+	for name, dirs := range map[string][]faultproxy.Direction{
+		"half-open":               nil,
+		"notifications swallowed": {faultproxy.ToClient},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			proxy, listen := proxied(t, r.dsn)
+			d := r.start(func(c *Config) {
+				c.Listen, c.SweepInterval, c.PollInterval = listen, 100*time.Millisecond, 20*time.Millisecond
+			})
+			eventually(t, "wakes arrive", healthyWake(d))
+			proxy.Stall(dirs...)
+			eventually(t, "the silence is noticed", func() error {
+				if h := d.Health().Wake; h.Healthy || !strings.Contains(h.Detail, "test notification") {
+					return fmt.Errorf("%+v", h)
+				}
+				return nil
+			})
+			if !d.Health().Ready() {
+				t.Error("not ready, though tasks flow")
+			}
+			r.insert("polled", `{}`)
+			r.awaitSettled()
+			proxy.Resume()
+			eventually(t, "wakes arrive again", healthyWake(d))
+		})
+	}
+}
+
+func TestMissingTriggerIsNoticed(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	d := r.start(func(c *Config) { c.SweepInterval, c.PollInterval = 100*time.Millisecond, 20*time.Millisecond })
+	eventually(t, "wakes arrive", healthyWake(d))
+	for _, how := range []string{`disable`, `enable replica`} {
+		r.exec(`alter table outbox ` + how + ` trigger outbox_notify`)
+		eventually(t, "it is noticed", func() error {
+			if h := d.Health().Wake; h.Healthy || !strings.Contains(h.Detail, "trigger") {
+				return fmt.Errorf("%+v", h)
+			}
+			return nil
+		})
+		r.insert("polled", `{}`)
+		r.awaitSettled()
+		r.exec(`alter table outbox enable trigger outbox_notify`)
+		eventually(t, "wakes arrive again", healthyWake(d))
+	}
+}
+
+func TestPollModeNeedsNoTrigger(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.exec(`drop trigger outbox_notify on outbox`)
+	d := r.start(func(c *Config) { c.Wake, c.PollInterval = WakePoll, 10*time.Millisecond })
+	r.insert("a", `{}`)
+	r.awaitSettled()
+	if h := d.Health(); !h.Wake.Healthy || !h.Ready() {
+		t.Errorf("health %+v", h)
+	}
+	if n := query[int](r, `select count(*) from pg_stat_activity where datname = current_database() and query like 'listen %'`); n > 0 {
+		t.Errorf("%d listeners", n)
+	}
+}
+
+// Outboxes in two schemas of one database do not wake each other.
+func TestSchemasDoNotHearEachOther(t *testing.T) {
+	t.Parallel()
+	if channelName("a") == channelName("b") || len(channelName(strings.Repeat("x", 63))) > 63 {
+		t.Fatal("channel names")
+	}
+	dsn := pgtest.NewDB(t)
+	conn := pgtest.Connect(t, dsn)
+	var want string
+	// The trigger's own expression.
+	if err := conn.QueryRow(t.Context(), `select 'outbox_' || left(encode(sha256(convert_to('My Outbox-1', 'UTF8')), 'hex'), 32)`).Scan(&want); err != nil {
+		t.Fatal(err)
+	}
+	if got := channelName("My Outbox-1"); got != want {
+		t.Errorf("channel %q, the trigger's is %q", got, want)
+	}
+}
+
+func TestWakeState(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var changes []bool
+		w := newWakeState(WakeNotify, func(h WakeHealth) { changes = append(changes, h.Healthy) })
+		var cause error
+		w.reset(func(err error) { cause = err })
+		w.sent(time.Now())
+		if !w.overdue().IsZero() {
+			t.Error("a canary is expected before the source is subscribed")
+		}
+		w.listening()
+		w.sent(time.Now())
+		w.heard()
+		time.Sleep(canaryTimeout)
+		w.giveUp(time.Now())
+		if !w.snapshot().Healthy || cause != nil {
+			t.Errorf("after its canary came back: %+v, %v", w.snapshot(), cause)
+		}
+		w.sent(time.Now())
+		time.Sleep(canaryTimeout / 2)
+		w.sent(time.Now()) // a second one does not move the deadline
+		w.giveUp(time.Now())
+		if !w.snapshot().Healthy {
+			t.Error("given up too early")
+		}
+		time.Sleep(canaryTimeout / 2)
+		w.giveUp(time.Now())
+		if w.snapshot().Healthy || !errors.Is(cause, errNoCanary) {
+			t.Errorf("after two seconds of silence: %+v, restarted for %v", w.snapshot(), cause)
+		}
+		w.triggerSeen(false)
+		w.heard()
+		if w.snapshot().Healthy {
+			t.Error("healthy without a trigger")
+		}
+		w.triggerSeen(true)
+		w.heard()
+		if want := []bool{true, false, false, true}; fmt.Sprint(changes) != fmt.Sprint(want) {
+			t.Errorf("changes %v, want %v", changes, want)
+		}
+	})
+}
