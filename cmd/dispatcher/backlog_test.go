@@ -68,6 +68,8 @@ func TestBacklogOfALockedTable(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.NewDB(t)
 	c := newBacklogCollector(pgtest.Pool(t, dsn), "public")
+	backlogOf(t, c)
+	c.expire()
 	tx, err := pgtest.Connect(t, dsn).Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -106,11 +106,10 @@ func (m *metrics) Settled(tasks []dispatcher.Task, results []dispatcher.Result, 
 	var count [dispatcher.Unavailable + 1]int
 	for i, r := range results {
 		count[r.Outcome]++
-		switch r.Outcome {
-		case dispatcher.Duplicate:
+		if r.Outcome == dispatcher.Duplicate {
 			m.duplicates.WithLabelValues(strconv.FormatBool(!r.Unexplained)).Inc()
-			m.endToEnd.Observe((tasks[i].Age + r.Acked.Sub(first)).Seconds())
-		case dispatcher.Stored:
+		}
+		if r.Outcome == dispatcher.Stored || r.Outcome == dispatcher.Duplicate {
 			// Age ends when the claim was made, which is when publishing
 			// began, less the time to build a message.
 			m.endToEnd.Observe((tasks[i].Age + r.Acked.Sub(first)).Seconds())
