@@ -32,7 +32,7 @@ func TestDispatcherLinksNoServer(t *testing.T) {
 
 func dependencies(t *testing.T, pkg string) string {
 	t.Helper()
-	out, err := exec.Command("go", "list", "-deps", pkg).Output()
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", pkg).Output()
 	if err != nil {
 		t.Fatalf("go list -deps %s: %v", pkg, err)
 	}

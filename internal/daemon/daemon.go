@@ -44,7 +44,7 @@ type Daemon struct {
 // with this process, however that ends (on Linux; elsewhere a kill of this
 // process leaves it behind). A Ctrl-C on the terminal does not reach it.
 func Start(o Options, args ...string) (*Daemon, error) {
-	cmd := exec.Command(o.Binary, args...) //nolint:noctx // ended by Stop; a context could only kill it
+	cmd := exec.Command(o.Binary, args...) //nolint:noctx,gosec // the program we are told to run, ended by Stop: a context could only kill it
 	cmd.Env = append(plain(os.Environ()), "DATABASE_URL="+o.DSN, "NATS_URL="+o.NATSURL)
 	said := &tail{}
 	cmd.Stderr = said

@@ -17,7 +17,7 @@ func TestChildDiesWithItsParent(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	cmd := exec.Command(self(t), "child-parent")
+	cmd := exec.CommandContext(t.Context(), self(t), "child-parent")
 	cmd.Stdout = w
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

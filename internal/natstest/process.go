@@ -83,7 +83,7 @@ func startProcess(opts natsserver.Options) (*process, error) {
 	if err != nil {
 		return nil, fmt.Errorf("pass the NATS server's settings: %w", err)
 	}
-	cmd := exec.Command(self) //nolint:noctx // ended by Stop or Kill; a context could only kill it
+	cmd := exec.Command(self) //nolint:noctx,gosec // our own binary, ended by Stop or Kill: a context could only kill it
 	cmd.Env = append(os.Environ(), settingsEnv+"="+string(settings))
 	cmd.Stderr = os.Stderr
 	stdin, err := cmd.StdinPipe()

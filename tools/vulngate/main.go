@@ -16,8 +16,8 @@ import (
 
 // message is the part of one govulncheck message that is looked at.
 type message struct {
-	Config *struct{} `json:"config"`
-	Finding *finding `json:"finding"`
+	Config  *struct{} `json:"config"`
+	Finding *finding  `json:"finding"`
 }
 
 type finding struct {
