@@ -36,7 +36,7 @@ func (r *rig) build(ctx context.Context, b *bench) error {
 	}
 	r.later(func() error { return os.RemoveAll(dir) })
 	binary := filepath.Join(dir, "dispatcher")
-	out, err := exec.CommandContext(ctx, "go", "build", "-o", binary, daemonPackage).CombinedOutput()
+	out, err := exec.CommandContext(ctx, "go", "build", "-o", binary, daemonPackage).CombinedOutput() // #nosec G204 -- fixed but for our own folder
 	if err != nil {
 		return fmt.Errorf("build the daemon: %w: %s", err, bytes.TrimSpace(out))
 	}
@@ -50,7 +50,7 @@ func (b *bench) runDaemon(ctx context.Context, l *lane, flags ...string) (*produ
 		return nil, err
 	}
 	args := append([]string{"run", "--schema", l.schema, "--prefix", l.prefix, "--http", "off", "--log-level", "warn"}, flags...)
-	cmd := exec.Command(l.rig.binary, args...) //nolint:noctx,gosec // our own binary, ended by stop: a context could only kill it
+	cmd := exec.Command(l.rig.binary, args...) //nolint:noctx // #nosec G204 -- our own binary; close ends it, a context could only kill it
 	cmd.Env = append(plainEnvironment(), "DATABASE_URL="+l.rig.dsn, "NATS_URL="+l.rig.natsURL)
 	cmd.SysProcAttr = dieWithParent()
 	said := &tail{}

@@ -39,7 +39,7 @@ func (c *drainCmd) Run(ctx context.Context, b *bench) (err error) {
 	if err != nil {
 		return err
 	}
-	defer deferClose(&err, r)
+	defer deferClose(ctx, &err, r)
 	var f drainFigures
 	parts := []func(context.Context, *bench, *rig) error{
 		func(ctx context.Context, b *bench, r *rig) error { return c.product(ctx, b, r, &f.product) },
@@ -76,7 +76,7 @@ func (c *drainCmd) product(ctx context.Context, b *bench, r *rig, speed *series)
 	if err != nil {
 		return err
 	}
-	defer deferClose(&err, l)
+	defer deferClose(ctx, &err, l)
 	if err := l.fill(ctx, c.Tasks); err != nil {
 		return err
 	}
@@ -103,7 +103,7 @@ func (c *drainCmd) ceiling(ctx context.Context, b *bench, r *rig, name string, s
 	if err != nil {
 		return err
 	}
-	defer deferClose(&err, l)
+	defer deferClose(ctx, &err, l)
 	took, err := measure(ctx, l, c.Tasks)
 	if err != nil {
 		return err
@@ -123,7 +123,7 @@ func (b *bench) drain(ctx context.Context, l *lane, n int) (took time.Duration, 
 	if err != nil {
 		return 0, err
 	}
-	defer deferClose(&err, d)
+	defer deferClose(ctx, &err, d)
 	timeout := time.NewTimer(patience(n, smallBytes))
 	defer timeout.Stop()
 	select {
@@ -145,7 +145,7 @@ func (b *bench) drainByDaemon(ctx context.Context, l *lane, n int) (took time.Du
 	if err != nil {
 		return 0, err
 	}
-	defer deferClose(&err, d)
+	defer deferClose(ctx, &err, d)
 	var begun time.Time
 	if err := l.drained(ctx, d, n, patience(n, smallBytes), &begun); err != nil {
 		return 0, err

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -76,6 +77,7 @@ type floor struct {
 	js                          jetstream.JetStream
 	insertStmt, claimStmt       string
 	done                        chan steps
+	serving                     sync.WaitGroup
 	stop                        context.CancelFunc
 }
 
@@ -93,7 +95,7 @@ func openFloor(ctx context.Context, l *lane) (_ *floor, err error) {
 	f.insertStmt, f.claimStmt = l.named(floorInsertSQL), l.named(floorClaimSQL)
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, f.close())
+			err = errors.Join(err, f.close(ctx))
 		}
 	}()
 	for _, conn := range []**pgx.Conn{&f.listener, &f.producer, &f.claimer} {
@@ -112,7 +114,7 @@ func openFloor(ctx context.Context, l *lane) (_ *floor, err error) {
 	}
 	listening, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	f.stop = cancel
-	go f.serve(listening)
+	f.serving.Go(func() { f.serve(listening) })
 	return f, nil
 }
 
@@ -120,7 +122,6 @@ func openFloor(ctx context.Context, l *lane) (_ *floor, err error) {
 // on with the claim itself: a hand-over would cost time that the floor must not
 // have.
 func (f *floor) serve(ctx context.Context) {
-	defer close(f.done)
 	for {
 		_, err := f.listener.WaitForNotification(ctx)
 		s := steps{notified: time.Now(), err: err}
@@ -215,14 +216,11 @@ func (f *floor) probe(ctx context.Context, n int, times *floorTimes) error {
 	}
 }
 
-func (f *floor) close() error {
-	ctx, cancel := context.WithTimeout(context.Background(), setupTimeout)
+func (f *floor) close(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), setupTimeout)
 	defer cancel()
 	f.stop()
-	if f.js != nil {
-		for range f.done { //nolint:revive // until the goroutine has ended
-		}
-	}
+	f.serving.Wait()
 	if f.nc != nil {
 		f.nc.Close()
 	}

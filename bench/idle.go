@@ -50,17 +50,17 @@ func (c *idleCmd) Run(ctx context.Context, b *bench) (err error) {
 	if err != nil {
 		return err
 	}
-	defer deferClose(&err, r)
+	defer deferClose(ctx, &err, r)
 	l, err := r.newLane(ctx)
 	if err != nil {
 		return err
 	}
-	defer deferClose(&err, l)
+	defer deferClose(ctx, &err, l)
 	p, err := b.runProduct(ctx, l, nil)
 	if err != nil {
 		return err
 	}
-	defer deferClose(&err, p)
+	defer deferClose(ctx, &err, p)
 	if err := l.warmUp(ctx, p); err != nil {
 		return err
 	}

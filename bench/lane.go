@@ -41,7 +41,7 @@ func (r *rig) makeLane(ctx context.Context, noTrigger bool) (_ *lane, err error)
 	l.table = pgx.Identifier{l.schema, "outbox"}.Sanitize()
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, l.close())
+			err = errors.Join(err, l.close(ctx))
 		}
 	}()
 	if err := l.migrate(ctx, noTrigger); err != nil {
@@ -65,9 +65,6 @@ func (l *lane) migrate(ctx context.Context, noTrigger bool) error {
 
 // named puts the lane's table into a statement.
 func (l *lane) named(sql string) string { return strings.ReplaceAll(sql, "{outbox}", l.table) }
-
-// subject is the subject of the lane's messages.
-func (l *lane) subject() string { return l.prefix + "." + kind }
 
 // fill inserts n tasks with payloads of about 200 bytes, and leaves the table as one that has been
 // there for a while: visible, analysed, on the disk.
@@ -129,9 +126,9 @@ func (l *lane) stored(ctx context.Context) (int, error) {
 	return int(s.CachedInfo().State.LastSeq), nil // #nosec G115 -- a count of messages
 }
 
-// close removes the lane. It takes no context: it must work after a signal.
-func (l *lane) close() error {
-	ctx, cancel := context.WithTimeout(context.Background(), setupTimeout)
+// close removes the lane.
+func (l *lane) close(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), setupTimeout)
 	defer cancel()
 	_, err := l.rig.pool.Exec(ctx, `drop schema if exists `+pgx.Identifier{l.schema}.Sanitize()+` cascade`)
 	if err != nil {

@@ -42,12 +42,12 @@ func (c *latencyCmd) Run(ctx context.Context, b *bench) (err error) {
 	if err != nil {
 		return err
 	}
-	defer deferClose(&err, r)
+	defer deferClose(ctx, &err, r)
 	m := &latencyRun{b: b, pace: pace{c.Rate, c.Producers}, length: length, board: newBoard()}
 	if err := m.open(ctx, r); err != nil {
-		return errors.Join(err, m.close())
+		return errors.Join(err, m.close(ctx))
 	}
-	defer deferClose(&err, m)
+	defer deferClose(ctx, &err, m)
 
 	var product []*taskTimes
 	var floor []*floorTimes
@@ -132,8 +132,8 @@ func (m *latencyRun) open(ctx context.Context, r *rig) (err error) {
 	return m.nc.FlushTimeout(setupTimeout)
 }
 
-func (m *latencyRun) close() error {
-	ctx, cancel := context.WithTimeout(context.Background(), setupTimeout)
+func (m *latencyRun) close(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), setupTimeout)
 	defer cancel()
 	var errs []error
 	if m.nc != nil {
@@ -144,7 +144,7 @@ func (m *latencyRun) close() error {
 	}
 	for _, l := range []*lane{m.tasks, m.floor} {
 		if l != nil {
-			errs = append(errs, l.close())
+			errs = append(errs, l.close(ctx))
 		}
 	}
 	return errors.Join(errs...)
@@ -164,7 +164,7 @@ func (m *latencyRun) productSlice(ctx context.Context) (_ *taskTimes, err error)
 	if err != nil {
 		return nil, err
 	}
-	defer deferClose(&err, p)
+	defer deferClose(ctx, &err, p)
 	warmUp, measured := m.count(m.pace.rate)
 	if err := m.send(ctx, p, warmUp, newTaskTimes()); err != nil {
 		return nil, err
@@ -210,7 +210,7 @@ func (m *latencyRun) floorSlice(ctx context.Context) (_ *floorTimes, err error) 
 	if err != nil {
 		return nil, err
 	}
-	defer deferClose(&err, f)
+	defer deferClose(ctx, &err, f)
 	chain := pace{min(m.pace.rate, floorRate), 1}
 	warmUp, measured := m.count(chain.rate)
 	times := newFloorTimes()

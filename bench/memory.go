@@ -35,12 +35,12 @@ func (c *memoryCmd) Run(ctx context.Context, b *bench) (err error) {
 	if err != nil {
 		return err
 	}
-	defer deferClose(&err, r)
+	defer deferClose(ctx, &err, r)
 	l, err := r.newLane(ctx)
 	if err != nil {
 		return err
 	}
-	defer deferClose(&err, l)
+	defer deferClose(ctx, &err, l)
 	if err := l.bound(ctx); err != nil {
 		return err
 	}
@@ -57,7 +57,7 @@ func (c *memoryCmd) drain(ctx context.Context, b *bench, l *lane, n int) (err er
 	if err != nil {
 		return err
 	}
-	defer deferClose(&err, p)
+	defer deferClose(ctx, &err, p)
 	begun := time.Now()
 	if err := l.drained(ctx, p, n, patience(n, taskBytes), nil); err != nil {
 		return err

@@ -29,17 +29,13 @@ type product struct {
 	said *tail
 }
 
-// stop ends the product gracefully and waits for it. An end that was not asked
-// for is an error.
-func (p *product) stop() error {
+// close ends the product gracefully and waits for it.
+func (p *product) close(context.Context) error {
 	p.stopping.Store(true)
 	p.end()
 	<-p.ended
 	return p.err
 }
-
-// close is stop, for use with deferClose.
-func (p *product) close() error { return p.stop() }
 
 // died returns an error if the product ended by itself.
 func (p *product) died() error {
@@ -60,8 +56,8 @@ func (p *product) died() error {
 }
 
 // runProduct starts the product on a lane, in the form that the flags choose.
-// The observer sees only a dispatcher within this process. The caller must stop
-// the product.
+// The observer sees only a dispatcher within this process. The caller must
+// close the product.
 func (b *bench) runProduct(ctx context.Context, l *lane, o dispatcher.Observer) (*product, error) {
 	if b.Process {
 		return b.runDaemon(ctx, l)

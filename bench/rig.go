@@ -63,7 +63,7 @@ func (b *bench) start(ctx context.Context, settings map[string]string) (_ *rig, 
 	r := &rig{}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, r.close())
+			err = errors.Join(err, r.close(ctx))
 		}
 	}()
 	if err := r.startPostgres(ctx, b, settings); err != nil {
@@ -164,9 +164,13 @@ func (r *rig) describe(ctx context.Context, rep *report) error {
 // later remembers what close has to do, last first.
 func (r *rig) later(f func() error) { r.undo = append(r.undo, f) }
 
-// close ends what start began. It takes no context: it must work after a
-// signal.
-func (r *rig) close() error {
+// closer is what has to be closed even after ctx ended.
+type closer interface {
+	close(ctx context.Context) error
+}
+
+// close ends what start began.
+func (r *rig) close(context.Context) error {
 	var errs []error
 	for len(r.undo) > 0 {
 		last := len(r.undo) - 1
@@ -185,6 +189,6 @@ func (b *bench) counted(n, long int) int {
 }
 
 // deferClose closes in a deferred call and keeps the error.
-func deferClose(err *error, what interface{ close() error }) {
-	*err = errors.Join(*err, what.close())
+func deferClose(ctx context.Context, err *error, what closer) {
+	*err = errors.Join(*err, what.close(ctx))
 }
