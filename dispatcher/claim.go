@@ -97,6 +97,10 @@ func (p place) timestamp() pgtype.Timestamptz {
 	return pgtype.Timestamptz{Time: p.after, Valid: true}
 }
 
+func (p place) isAfter(q place) bool {
+	return cmp.Or(p.after.Compare(q.after), cmp.Compare(p.id, q.id)) > 0
+}
+
 // claim is a set of tasks that this dispatcher alone may publish, for as long
 // as its transaction stays open. A crash gives the tasks back at once.
 type claim struct {
@@ -107,6 +111,11 @@ type claim struct {
 	end place
 	// more is set if the claim was cut by its limits, not by want of tasks.
 	more bool
+	// cut is set if it was cut by bytes: the tasks beyond are locked by it
+	// as well, though not taken, and lie behind the pass when it ends.
+	cut bool
+	// bytes is the size of all bodies.
+	bytes int
 	// deadline ends publishing. By then plus as much again the server
 	// has ended the transaction of a dispatcher that froze.
 	deadline time.Time
@@ -196,14 +205,13 @@ func (c *claim) read(ctx context.Context, a ask, begun time.Time) (err error) {
 		return err
 	}
 	defer rows.Close()
-	total := 0
 	for rows.Next() {
 		t, err := scanTask(rows)
 		if err != nil {
 			return err
 		}
 		t.claimed = begun
-		total += t.size
+		c.bytes += t.size
 		c.tasks = append(c.tasks, t)
 	}
 	if err := rows.Err(); err != nil {
@@ -212,7 +220,8 @@ func (c *claim) read(ctx context.Context, a ask, begun time.Time) (err error) {
 	if n := rows.CommandTag().RowsAffected(); n != int64(len(c.tasks)) {
 		return fmt.Errorf("%w: %d rows marked, %d read", errDoubt, n, len(c.tasks))
 	}
-	c.more = len(c.tasks) >= a.tasks || total >= a.bytes
+	c.cut = c.bytes >= a.bytes && len(c.tasks) < a.tasks
+	c.more = c.cut || len(c.tasks) >= a.tasks
 	// RETURNING has no order.
 	slices.SortFunc(c.tasks, func(x, y Task) int {
 		return cmp.Or(x.sendAfter.Compare(y.sendAfter), cmp.Compare(x.ID, y.ID))

@@ -91,7 +91,7 @@ func TestClaimIsBoundedByBytes(t *testing.T) {
 	r.exec(`insert into outbox (kind, body) select 'k', convert_to(repeat('x', 100000), 'UTF8') from generate_series(1, 20)`)
 	r.exec(`insert into outbox (kind, payload) select 'k', jsonb_build_object('x', repeat('x', 100000)) from generate_series(1, 20)`)
 	c := mustClaim(t, tab, ask{tasks: 100, bytes: 1_000_000})
-	if len(c.tasks) != 10 || !c.more {
+	if len(c.tasks) != 10 || !c.more || !c.cut {
 		t.Errorf("claimed %d tasks of 100 kB, more %v; want 10 of 1 MB in all", len(c.tasks), c.more)
 	}
 	c.release()

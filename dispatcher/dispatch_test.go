@@ -287,6 +287,31 @@ func TestStopFinishesTheClaimInHand(t *testing.T) {
 	}
 }
 
+// A claim that is cut by bytes keeps rows locked that it does not take. They must
+// not be forgotten.
+func TestLargeTasksAreAllSent(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.exec(`insert into outbox (kind, body) select 'large', convert_to(repeat('x', 1000 + 1000 * (g * 7919 % 100)), 'UTF8') from generate_series(1, 400) g`)
+	r.start(func(c *Config) { c.BatchBytes = 200_000 })
+	r.awaitAll(400)
+}
+
+func TestFitting(t *testing.T) {
+	for _, tt := range []struct{ tasks, bytes, want int }{
+		{0, 0, 500},
+		{500, 1000, 500},
+		{4, 4 << 20, 4},
+		{1, 50 << 20, 1},
+		{10, 1 << 20, 40},
+	} {
+		c := &claim{tasks: make([]Task, tt.tasks), bytes: tt.bytes}
+		if got := fitting(c, 500, 4<<20); got != int64(tt.want) {
+			t.Errorf("%d tasks of %d bytes in all: %d fit, want %d", tt.tasks, tt.bytes, got, tt.want)
+		}
+	}
+}
+
 func TestHeadersMayBeLarge(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -39,6 +39,8 @@ type Dispatcher struct {
 	nudge signal // something changed that the loop waits on
 	slots chan struct{}
 	work  chan *claim
+	// fit is how many tasks to ask for, so that their bodies fit.
+	fit atomic.Int64
 	// careful counts the tasks still to be claimed one by one after a claim
 	// could not be settled, to find the one to blame.
 	careful atomic.Int64
@@ -77,6 +79,7 @@ func New(cfg Config) (*Dispatcher, error) {
 		slots: make(chan struct{}, cfg.Workers),
 		work:  make(chan *claim),
 	}
+	d.fit.Store(int64(cfg.Batch))
 	d.wake = newWakeState(cfg.Wake, d.wakeChanged)
 	d.circuit = newCircuit(d.circuitChanged)
 	return d, nil
@@ -135,6 +138,9 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 		g.Go(func() error {
 			for c := range d.work {
 				d.deliver(inHand, c)
+				if c.cut {
+					d.look.notify()
+				}
 				<-d.slots
 				d.nudge.notify()
 			}

@@ -58,7 +58,8 @@
 // # Reading order
 //
 // task.go, config.go; dispatcher.go starts everything; wake.go, listen.go and
-// wakehealth.go; loop.go with agenda.go, circuit.go and peek.go; claim.go;
+// wakehealth.go; loop.go with agenda.go, circuit.go and peek.go; pass.go,
+// claim.go;
 // deliver.go, publish.go, message.go, classify.go; settle.go; streams.go and
 // streamcheck.go look after the broker's side.
 package dispatcher

@@ -130,60 +130,6 @@ func (l *looker) whole(why string) {
 	}
 }
 
-// pass claims until a claim comes back short, walking forward: each claim
-// starts where the last one ended, past the dead index entries that it left.
-// A hot pass starts a little before now, a full one at the beginning. It
-// returns how many tasks it claimed.
-func (l *looker) pass(hot bool) (found int) {
-	a := ask{hot: hot}
-	for {
-		select {
-		case <-l.claiming.Done():
-			return found
-		case l.d.slots <- struct{}{}:
-		}
-		if open, _ := l.d.circuit.open(); open || l.claiming.Err() != nil {
-			<-l.d.slots
-			return found
-		}
-		c := l.claim(&a)
-		if c == nil || len(c.tasks) == 0 {
-			<-l.d.slots
-			return found
-		}
-		found += len(c.tasks)
-		a.from = c.end
-		more := c.more
-		l.d.work <- c
-		if !more {
-			return found
-		}
-	}
-}
-
-// claim makes one claim of a pass. It returns nil on failure.
-func (l *looker) claim(a *ask) *claim {
-	a.tasks, a.bytes = l.d.cfg.Batch, l.d.cfg.BatchBytes
-	if l.d.careful.Load() > 0 {
-		a.tasks = 1
-	}
-	a.fetch = fetchLimit(l.d.cfg.NATS)
-	begun := time.Now()
-	c, err := l.d.table.claim(l.inHand, *a)
-	if err != nil {
-		l.failed(err)
-		l.blame(err)
-		return nil
-	}
-	l.worked()
-	l.d.careful.Add(-min(int64(len(c.tasks)), max(l.d.careful.Load(), 0)))
-	l.d.cfg.Observer.Claimed(len(c.tasks), time.Since(begun))
-	if len(c.tasks) > 0 {
-		failpoint("after-claim")
-	}
-	return c
-}
-
 // probe asks the broker, while the circuit is open, whether it is back: first
 // for its streams, then with one task.
 func (l *looker) probe() {
@@ -198,13 +144,13 @@ func (l *looker) probe() {
 	a := ask{}
 	a.tasks, a.bytes, a.fetch = 1, l.d.cfg.BatchBytes, fetchLimit(l.d.cfg.NATS)
 	c, err := l.d.table.claim(l.inHand, a)
-	switch {
-	case err != nil:
+	if err != nil {
 		l.failed(err)
 		l.blame(err)
 		return
-	case len(c.tasks) > 0:
-		l.worked()
+	}
+	l.worked()
+	if len(c.tasks) > 0 {
 		if !l.d.deliverProbe(l.inHand, c) {
 			return
 		}
