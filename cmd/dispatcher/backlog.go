@@ -26,6 +26,7 @@ const (
 // counts an error: an old number would look like a standstill.
 type backlogCollector struct {
 	pool            *pgxpool.Pool
+	age             time.Duration // of a reading that still serves
 	query           string
 	pending, oldest *prometheus.Desc
 	errors          prometheus.Counter
@@ -40,6 +41,7 @@ type backlog struct{ pending, oldestSeconds float64 }
 func newBacklogCollector(pool *pgxpool.Pool, schema string) *backlogCollector {
 	return &backlogCollector{
 		pool:    pool,
+		age:     backlogAge,
 		query:   fmt.Sprintf(backlogQuery, pgx.Identifier{schema, "outbox"}.Sanitize()),
 		pending: prometheus.NewDesc("outbox_pending", fmt.Sprintf("Tasks that are due and not sent, counted up to %d.", backlogLimit), nil, nil),
 		oldest:  prometheus.NewDesc("outbox_oldest_pending_seconds", "For how long the oldest of them has been due; 0 when there is none.", nil, nil),
@@ -62,10 +64,9 @@ func (c *backlogCollector) Collect(ch chan<- prometheus.Metric) {
 	// one reading.
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.read.IsZero() || time.Since(c.read) >= backlogAge {
-		c.read = time.Now()
+	if c.read.IsZero() || time.Since(c.read) >= c.age {
 		b, err := c.fetch()
-		c.last = b
+		c.last, c.read = b, time.Now()
 		if err != nil {
 			c.errors.Inc()
 		}

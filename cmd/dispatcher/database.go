@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/url"
 	"strings"
 	"sync"
 	"time"
@@ -150,13 +149,10 @@ func parseDSN(a *app, flag, dsn string) (*pgxpool.Config, error) {
 		return cfg, nil
 	}
 	why := "it cannot be read"
-	// Before the mark the driver quotes the string itself, after it comes
-	// what is wrong with it; the URL parser then quotes parts of it.
+	// Before the mark the driver quotes the string itself, after it says what
+	// is wrong without quoting.
 	if i := strings.LastIndex(err.Error(), dsnMark); i >= 0 {
 		why = err.Error()[i+len(dsnMark):]
-	}
-	if _, isURL := errors.AsType[*url.Error](err); isURL {
-		why = "not a valid URL"
 	}
 	if strings.Contains(dsn, "://") {
 		why += "; in a URL the characters / @ : % # of a password are written %2F %40 %3A %25 %23"

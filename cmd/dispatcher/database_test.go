@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 
@@ -74,7 +75,7 @@ func TestConnectionSettings(t *testing.T) {
 // A server that does not know a setting is told of, once, and used.
 func TestRefusedKeepaliveIsLogged(t *testing.T) {
 	serverTCPBefore := serverTCP
-	serverTCP = append(serverTCP[:len(serverTCP):len(serverTCP)], struct{ name, value string }{"no_such_setting", "1"})
+	serverTCP = append(slices.Clip(serverTCP), struct{ name, value string }{"no_such_setting", "1"})
 	defer func() { serverTCP = serverTCPBefore }()
 	var log bytes.Buffer
 	f := databaseFlags{DatabaseURL: pgtest.NewEmptyDB(t)}

@@ -97,7 +97,8 @@ func TestParseErrors(t *testing.T) {
 		"no command":                              {nil, "", []string{`"run"`, `"migrate"`, "dispatcher --help"}},
 		"flag and file":                           {nil, "run --nats-token=x --nats-token-file=y", []string{"--nats-token and --nats-token-file"}},
 		"variable and file variable": {
-			vars{"OUTBOX_NATS_TOKEN": "x", "OUTBOX_NATS_TOKEN_FILE": "y"}, "run",
+			vars{"OUTBOX_NATS_TOKEN": "x", "OUTBOX_NATS_TOKEN_FILE": "y"},
+			"run",
 			[]string{"OUTBOX_NATS_TOKEN and OUTBOX_NATS_TOKEN_FILE are both set"},
 		},
 		"domain and prefix": {nil, "run --jetstream-domain=x --jetstream-api-prefix=y", []string{"--jetstream-domain and --jetstream-api-prefix"}},

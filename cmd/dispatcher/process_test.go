@@ -23,7 +23,7 @@ var buildFlags []string
 var program = sync.OnceValues(func() (string, error) {
 	file := filepath.Join(programDir, "dispatcher")
 	args := append([]string{"build", "-o", file}, buildFlags...)
-	out, err := exec.Command("go", append(args, ".")...).CombinedOutput() //nolint:noctx // the tests cannot go on without
+	out, err := exec.Command("go", append(args, ".")...).CombinedOutput()
 	if err != nil {
 		return "", errors.New(string(out))
 	}
