@@ -46,9 +46,8 @@ type outboxFlags struct {
 	RetryMax       time.Duration       `group:"Dispatching" range:"1ms..24h" default:"${retry_max}" help:"Longest wait after a refusal."`
 }
 
-// sparePoolConns are those beside the workers': one for the claim that is
-// being made, one for settling a claim that a slow worker still holds, one for
-// the metrics.
+// sparePoolConns are those beside the workers', each of which holds a claim:
+// two for looking at the table, as dispatcher.Config asks, one for the metrics.
 const sparePoolConns = 3
 
 // daemon is what Run has put together.
