@@ -72,6 +72,7 @@ func (d *Dispatcher) settle(ctx context.Context, c *claim, results []Result, too
 	online := d.cfg.NATS.IsConnected()
 	for i := range results {
 		t, r := &c.tasks[i], &results[i]
+		r.Latency = t.Age + r.Acked.Sub(t.claimed)
 		switch r.Outcome {
 		case Stored:
 			stored++

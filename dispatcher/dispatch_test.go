@@ -287,6 +287,25 @@ func TestStopFinishesTheClaimInHand(t *testing.T) {
 	}
 }
 
+// The latency counts from when the task was due, by the database's clock.
+func TestLatencyCountsFromWhenTheTaskWasDue(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.exec(`insert into outbox (kind, payload, created_at, send_after) values ('a', '{}', now() - interval '2 hours', now() - interval '1 hour')`)
+	r.start()
+	r.awaitSettled()
+	eventually(t, "the observer is told", func() error {
+		got := see(r.observer, func(w *watcher) []time.Duration { return w.latency })
+		if len(got) != 1 {
+			return fmt.Errorf("%d results", len(got))
+		}
+		if got[0] < time.Hour || got[0] > time.Hour+patience {
+			t.Errorf("latency %v, want an hour and a little", got[0])
+		}
+		return nil
+	})
+}
+
 // A claim that is cut by bytes keeps rows locked that it does not take. They must
 // not be forgotten.
 func TestLargeTasksAreAllSent(t *testing.T) {

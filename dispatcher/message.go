@@ -135,7 +135,3 @@ func wireSize(m *nats.Msg) int {
 	}
 	return n
 }
-
-// untilNow is the task's age now: how long it had been due when it was
-// claimed, and the time since.
-func (t *Task) untilNow(now time.Time) time.Duration { return t.Age + now.Sub(t.claimed) }

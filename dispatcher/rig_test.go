@@ -253,6 +253,7 @@ type watcher struct {
 	outcomes map[Outcome]int
 	dead     int
 	odd      int // unexplained duplicates
+	latency  []time.Duration
 }
 
 func newWatcher() *watcher {
@@ -275,6 +276,7 @@ func (w *watcher) Settled(_ []Task, results []Result, _ time.Duration) {
 	defer w.mu.Unlock()
 	for _, r := range results {
 		w.outcomes[r.Outcome]++
+		w.latency = append(w.latency, r.Latency)
 		if r.Dead {
 			w.dead++
 		}

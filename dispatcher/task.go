@@ -69,6 +69,10 @@ type Result struct {
 	Err error
 	// Acked is when the answer arrived, by this process's clock.
 	Acked time.Time
+	// Latency is the time from when the task became due (its creation, or
+	// send_after if that is later) to the answer. The database's clock measures
+	// it up to the claim and this process's from there, so the two need not agree.
+	Latency time.Duration
 	// Dead is set if the task was made a dead letter: rejected, or refused
 	// for the last time.
 	Dead bool

@@ -94,25 +94,16 @@ func (m *metrics) Claimed(tasks int, took time.Duration) {
 }
 
 // Settled implements [dispatcher.Observer].
-func (m *metrics) Settled(tasks []dispatcher.Task, results []dispatcher.Result, took time.Duration) {
+func (m *metrics) Settled(_ []dispatcher.Task, results []dispatcher.Result, took time.Duration) {
 	m.publish.Observe(took.Seconds())
-	var last time.Time
-	for _, r := range results {
-		if r.Acked.After(last) {
-			last = r.Acked
-		}
-	}
-	first := last.Add(-took)
 	var count [dispatcher.Unavailable + 1]int
-	for i, r := range results {
+	for _, r := range results {
 		count[r.Outcome]++
 		if r.Outcome == dispatcher.Duplicate {
 			m.duplicates.WithLabelValues(strconv.FormatBool(!r.Unexplained)).Inc()
 		}
 		if r.Outcome == dispatcher.Stored || r.Outcome == dispatcher.Duplicate {
-			// Age ends when the claim was made, which is when publishing
-			// began, less the time to build a message.
-			m.endToEnd.Observe((tasks[i].Age + r.Acked.Sub(first)).Seconds())
+			m.endToEnd.Observe(r.Latency.Seconds())
 		}
 		if r.Dead {
 			reason := "attempts"

@@ -67,17 +67,15 @@ outbox_wakes_total{source="notify"} 1
 	}
 }
 
-// The latency of a task is its age at the claim and the time its own answer
-// took, not that of the claim's last answer.
 func TestEndToEndLatency(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
 	m := newMetrics(reg, 10)
-	last := time.Now()
 	m.Settled(
-		[]dispatcher.Task{{Age: time.Second}, {Age: 0}},
+		make([]dispatcher.Task, 3),
 		[]dispatcher.Result{
-			{Outcome: dispatcher.Stored, Acked: last.Add(-8 * time.Millisecond)},
-			{Outcome: dispatcher.Stored, Acked: last},
+			{Outcome: dispatcher.Stored, Latency: 1002 * time.Millisecond},
+			{Outcome: dispatcher.Duplicate, Latency: 10 * time.Millisecond},
+			{Outcome: dispatcher.Refused, Latency: time.Hour},
 		}, 10*time.Millisecond)
 	families, err := reg.Gather()
 	if err != nil {
