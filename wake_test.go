@@ -2,6 +2,7 @@ package outbox_test
 
 import (
 	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -46,6 +47,18 @@ func TestOneWakeForEachStatement(t *testing.T) {
 				t.Errorf("%d notifications, want %d", got, c.want)
 			}
 		})
+	}
+}
+
+// Equal notifications of one transaction collapse, so a trigger for each row
+// would pass the test above, and slow down each bulk insert.
+func TestTriggerRunsOncePerStatement(t *testing.T) {
+	t.Parallel()
+	conn := pgtest.Connect(t, pgtest.NewDB(t))
+	plan := strings.Join(pgtest.Values[string](t, conn,
+		`explain (analyze, costs off, timing off) insert into outbox (kind, payload) select 'a', '{}' from generate_series(1, 1000)`), "\n")
+	if !strings.Contains(plan+"\n", "Trigger outbox_notify: calls=1\n") {
+		t.Errorf("want one call of the trigger for 1000 rows:\n%s", plan)
 	}
 }
 
@@ -108,14 +121,16 @@ func TestSearchPathOfTheProducerIsHarmless(t *testing.T) {
 		create schema evil;
 		create function evil.pg_notify(text, text) returns void language plpgsql as $$ begin raise 'hijacked'; end $$;
 		create function evil.left(text, int) returns text language plpgsql as $$ begin raise 'hijacked'; end $$;
+		create view evil.pg_class as select oid, 'hijacked'::name as relname, relnamespace from pg_catalog.pg_class;
 		create function evil.outbox_refuse(oid, text, text, text, text, text) returns boolean language sql as 'select true';
 		set search_path = evil, pg_catalog, public`)
 	pgtest.Exec(t, conn, `insert into outbox (kind, payload) values ('a', '{}')`)
 	if got := l.wakes(t); got != 1 {
 		t.Errorf("%d notifications, want 1", got)
 	}
-	if err := refusal(t, conn, `insert into outbox (kind, payload) values ('', '{}')`); err.ConstraintName != "outbox_kind" {
-		t.Errorf("refused by %q", err.ConstraintName)
+	err := refusal(t, conn, `insert into outbox (kind, payload) values ('', '{}')`)
+	if err.ConstraintName != "outbox_kind" || err.TableName != "outbox" {
+		t.Errorf("refused by %q of table %q", err.ConstraintName, err.TableName)
 	}
 }
 
