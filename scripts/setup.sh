@@ -40,7 +40,9 @@ manager() {
 # argument a list, and fails where there is no way.
 # shellcheck disable=SC2086 # the lists are meant to be split
 packages() {
-	case $(manager) in
+	m=$(manager)
+	[ "$m" = brew ] || as_root true || return 1
+	case $m in
 	apt-get)
 		say "installing $1"
 		as_root apt-get update -qq &&
