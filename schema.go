@@ -113,20 +113,17 @@ func forgetSQL(m Migration) string {
 }
 
 // settingsSQL begins each transaction. Only the outbox's own schema is searched,
-// so that nothing of another schema is taken for ours.
+// so that nothing of another schema is taken for ours, and a backslash is one.
 func settingsSQL(schema string, lockTimeout time.Duration) string {
-	return fmt.Sprintf("set local search_path = %s;\nset local lock_timeout = '%dms';\n", quoteIdentifier(schema), max(lockTimeout.Milliseconds(), 1))
+	return fmt.Sprintf("set local standard_conforming_strings = on;\nset local search_path = %s;\nset local lock_timeout = '%dms';\n",
+		quoteIdentifier(schema), lockTimeout.Milliseconds())
 }
 
 func quoteIdentifier(name string) string { return pgx.Identifier{name}.Sanitize() }
 
-// quoteLiteral quotes a text without NUL, whatever standard_conforming_strings says.
+// quoteLiteral relies on settingsSQL, and on withDefaults for the NUL.
 func quoteLiteral(s string) string {
-	quoted := "'" + strings.ReplaceAll(s, "'", "''") + "'"
-	if strings.Contains(s, `\`) {
-		return "E" + strings.ReplaceAll(quoted, `\`, `\\`)
-	}
-	return quoted
+	return "'" + strings.ReplaceAll(s, "'", "''") + "'"
 }
 
 // MigrationSQL returns, as text for psql, exactly what [Migrate] runs in an

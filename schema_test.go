@@ -44,13 +44,16 @@ func TestPrintedSQLEqualsMigrate(t *testing.T) {
 	t.Parallel()
 	printed, byProgram := pgtest.NewEmptyDB(t), pgtest.NewEmptyDB(t)
 	conn, other := pgtest.Connect(t, byProgram), pgtest.Connect(t, printed)
+	// An old setting that changes what a backslash means, and a search_path
+	// that leads elsewhere, must not matter.
+	pgtest.Exec(t, conn, `set standard_conforming_strings = off; set search_path = nowhere`)
 	for _, schema := range append(oddSchemas, "public") {
 		o := outbox.MigrateOptions{Schema: schema}
 		text, err := outbox.MigrationSQL(o)
 		if err != nil {
 			t.Fatal(err)
 		}
-		psql(t, printed, text)
+		psql(t, printed, "set standard_conforming_strings = off; set search_path = nowhere;\n"+text)
 		migrate(t, conn, schema)
 		if applied, err := outbox.Migrate(t.Context(), other, o); err != nil || len(applied) != 0 {
 			t.Errorf("Migrate in %q after the printed SQL = %v, %v: want nothing to do", schema, applied, err)
