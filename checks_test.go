@@ -3,6 +3,7 @@ package outbox_test
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 
@@ -33,9 +34,7 @@ func (c columns) insert() string {
 	if _, ok := c["body"]; ok {
 		delete(full, "payload")
 	}
-	for name, value := range c {
-		full[name] = value
-	}
+	maps.Copy(full, c)
 	var names, values []string
 	for name, value := range full {
 		names, values = append(names, name), append(values, value)

@@ -57,9 +57,9 @@ func tool(t *testing.T, stdin, name string, args ...string) string {
 	return string(out)
 }
 
-func psql(t *testing.T, dsn, sql string) string {
+func psql(t *testing.T, dsn, sql string) {
 	t.Helper()
-	return tool(t, sql, "psql", "-X", "-q", "-At", "-v", "ON_ERROR_STOP=1", "-f", "-", dsn)
+	tool(t, sql, "psql", "-X", "-q", "-At", "-v", "ON_ERROR_STOP=1", "-f", "-", dsn)
 }
 
 func migrate(t *testing.T, conn *pgx.Conn, schema string) {

@@ -2,6 +2,7 @@ package pgserver
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // BindirEnv names the environment variable with the folder of the PostgreSQL
@@ -49,10 +51,8 @@ func FindBindir() (string, error) {
 	if dir, ok := besideInitdb(); ok {
 		return dir, nil
 	}
-	if out, err := exec.Command("pg_config", "--bindir").Output(); err == nil {
-		if dir := strings.TrimSpace(string(out)); hasServer(dir) {
-			return dir, nil
-		}
+	if dir, ok := fromPgConfig(); ok {
+		return dir, nil
 	}
 	if dir, ok := newest(usualFolders); ok {
 		return dir, nil
@@ -67,11 +67,19 @@ func besideInitdb() (string, bool) {
 	if err != nil {
 		return "", false
 	}
-	if real, err := filepath.EvalSymlinks(path); err == nil {
-		path = real
+	if target, err := filepath.EvalSymlinks(path); err == nil {
+		path = target
 	}
 	dir := filepath.Dir(path)
 	return dir, hasServer(dir)
+}
+
+func fromPgConfig() (string, bool) {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, "pg_config", "--bindir").Output()
+	dir := strings.TrimSpace(string(out))
+	return dir, err == nil && hasServer(dir)
 }
 
 func newest(patterns []string) (string, bool) {

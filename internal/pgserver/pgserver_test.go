@@ -175,13 +175,13 @@ func TestStartRespectsContext(t *testing.T) {
 }
 
 func TestFindBindir(t *testing.T) {
-	real, err := pgserver.FindBindir()
+	want, err := pgserver.FindBindir()
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Setenv(pgserver.BindirEnv, real)
-	if got, err := pgserver.FindBindir(); err != nil || got != real {
-		t.Errorf("FindBindir = %q, %v, want %q", got, err, real)
+	t.Setenv(pgserver.BindirEnv, want)
+	if got, err := pgserver.FindBindir(); err != nil || got != want {
+		t.Errorf("FindBindir = %q, %v, want %q", got, err, want)
 	}
 	t.Setenv(pgserver.BindirEnv, t.TempDir())
 	_, err = pgserver.Start(t.Context(), pgserver.Options{})

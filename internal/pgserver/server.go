@@ -64,7 +64,7 @@ type Server struct {
 // [Server.Close]; if the process dies first, the server ends with it and the
 // next Start removes its folder. Cancelling ctx later does not stop the server.
 func Start(ctx context.Context, options Options) (*Server, error) {
-	bindir, err := FindBindir()
+	bindir, err := FindBindir() //nolint:contextcheck // it asks a local program, with a limit of its own
 	if err != nil {
 		return nil, err
 	}
