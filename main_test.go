@@ -7,7 +7,6 @@ import (
 	"encoding/hex"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -42,11 +41,7 @@ func eventually(t *testing.T, what string, reached func() bool) {
 // tool runs a client program of PostgreSQL and returns what it prints.
 func tool(t *testing.T, stdin, name string, args ...string) string {
 	t.Helper()
-	path := filepath.Join(pgtest.Server(t).Bindir(), name)
-	if _, err := os.Stat(path); err != nil {
-		path = name
-	}
-	cmd := exec.CommandContext(t.Context(), path, args...)
+	cmd := exec.CommandContext(t.Context(), pgtest.Server(t).Program(name), args...)
 	cmd.Stdin = strings.NewReader(stdin)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr

@@ -32,7 +32,7 @@ type Migration struct {
 	// Name is the name of the file without ".up.sql", such as "0001_outbox".
 	Name string
 	// AppliedAt is when the step was applied, by the database's clock; zero
-	// if it was not.
+	// if it was not. Only [MigrationStatus] fills it in.
 	AppliedAt time.Time
 }
 

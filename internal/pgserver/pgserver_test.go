@@ -55,11 +55,14 @@ func TestSettingsReachTheServer(t *testing.T) {
 	conn := connect(t, s.DSN("postgres"))
 	for name, want := range map[string]string{
 		"fsync": "on", "wal_level": "logical", "work_mem": "7MB", "cluster_name": `it's a \ test`,
-		"listen_addresses": "", "server_encoding": "UTF8", "lc_collate": "C", "max_connections": "300",
+		"listen_addresses": "", "server_encoding": "UTF8", "max_connections": "300",
 	} {
 		if got := query(t, conn, "show "+name); got != want {
 			t.Errorf("%s = %q, want %q", name, got, want)
 		}
+	}
+	if got := query(t, conn, "select datcollate::text from pg_database where datname = 'postgres'"); got != "C" {
+		t.Errorf("collation %q, want C", got)
 	}
 	if fast := connect(t, start(t, pgserver.Options{}).DSN("postgres")); query(t, fast, "show fsync") != "off" {
 		t.Error("fsync is on without Options.Fsync")
@@ -150,7 +153,7 @@ func TestPsqlTakesTheDSN(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, dsn := range []string{s.DSN("My Base"), s.TCPDSN("My Base")} {
-		out, err := exec.CommandContext(t.Context(), filepath.Join(s.Bindir(), "psql"), "-Atc", "select current_database()", dsn).CombinedOutput()
+		out, err := exec.CommandContext(t.Context(), s.Program("psql"), "-Atc", "select current_database()", dsn).CombinedOutput()
 		if err != nil || strings.TrimSpace(string(out)) != "My Base" {
 			t.Errorf("psql: %v: %s", err, out)
 		}

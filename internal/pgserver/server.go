@@ -179,8 +179,19 @@ func (s *Server) TCPDSN(database string) string {
 	return u.String()
 }
 
-// Bindir returns the folder with initdb, postgres, and usually psql and pg_dump.
+// Bindir returns the folder with initdb and postgres.
 func (s *Server) Bindir() string { return s.bindir }
+
+// Program returns the path of one of PostgreSQL's programs, such as psql or
+// pg_dump: beside the server's if it is there, so that versions match, else its
+// bare name, for PATH.
+func (s *Server) Program(name string) string {
+	path := filepath.Join(s.bindir, name)
+	if _, err := os.Stat(path); err != nil {
+		return name
+	}
+	return path
+}
 
 // LogFile returns the path of the server's log.
 func (s *Server) LogFile() string { return filepath.Join(s.folder.path, "log") }
