@@ -8,7 +8,6 @@ import (
 	"net"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -254,6 +253,3 @@ func (s *Server) process(t testing.TB, action string) *process {
 	}
 	return s.ps
 }
-
-// stopTimeout bounds an orderly end; a server that takes longer is stuck.
-const stopTimeout = 60 * time.Second

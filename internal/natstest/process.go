@@ -19,6 +19,9 @@ import (
 // server's options.
 const settingsEnv = "OUTBOX_NATSTEST_SERVER"
 
+// stopTimeout bounds an orderly end; a server that takes longer is stuck.
+const stopTimeout = 60 * time.Second
+
 // What the test tells the server process, one word per line.
 const (
 	cmdStop     = "stop"
