@@ -42,7 +42,7 @@ select set_config('statement_timeout', $1::text, true),
        set_config('jit', 'off', true),
        set_config('plan_cache_mode', 'force_generic_plan', true)`
 
-	// claimSQL marks due tasks as sent, oldest first, before they are: most
+	// The claim marks due tasks as sent, oldest first, before they are: most
 	// succeed, so most cost one write. $1-$3: start after this place in the
 	// due index, or a little before now if that is later and $1 is set; $4:
 	// number of tasks; $5: bytes of bodies; $6: largest body to fetch.
@@ -52,7 +52,7 @@ select set_config('statement_timeout', $1::text, true),
 	// bytes; jsonb below 2 kB is taken as the size of its binary form.
 	//
 	// Based on the Agent Wranglers data playbook: https://agentwranglers.se/playbook/data/transactions-and-concurrency/outbox
-	claimSQL = `
+	dueSQL = `
 with due as materialized (
   select id, send_after,
          coalesce(octet_length(body),
@@ -67,20 +67,37 @@ with due as materialized (
    order by send_after, id
    limit $4
      for update skip locked
-), taken as materialized (
+)`
+
+	// allSQL takes all of them. If they turn out to be too large together, no
+	// body is fetched, and the claim is made again with cutSQL.
+	allSQL = `, taken as materialized (
+  select id, size from due
+)`
+
+	// cutSQL takes as many as fit, and at least one. The running sum is a
+	// fifth of the cost of claiming small tasks.
+	cutSQL = `, taken as materialized (
   select id, size
-    from (select id, size, sum(size) over (order by send_after, id rows unbounded preceding) - size as before
+    from (select id, size,
+                 sum(case when size <= $6 then size else 0 end)
+                   over (order by send_after, id rows unbounded preceding)
+                 - case when size <= $6 then size else 0 end as before
             from due) as running
    where before < $5
-)
+)`
+
+	markSQL = `
 update {outbox} as o
    set sent_at = now(),
        attempts = least(o.attempts, 2147483646) + 1
   from taken
  where o.id = taken.id
 returning o.id, o.kind, o.headers, o.attempts, o.created_at, o.send_after, taken.size,
-          case when taken.size <= $6 then o.payload end,
-          case when taken.size <= $6 then o.body end,
+          case when taken.size <= $6 and (select sum(size) from taken where size <= $6) <= $5::bigint + $6::bigint
+               then o.payload end,
+          case when taken.size <= $6 and (select sum(size) from taken where size <= $6) <= $5::bigint + $6::bigint
+               then o.body end,
           extract(epoch from now() - greatest(o.created_at, o.send_after))::float8`
 )
 
@@ -114,8 +131,8 @@ type claim struct {
 	// cut is set if it was cut by bytes: the tasks beyond are locked by it
 	// as well, though not taken, and lie behind the pass when it ends.
 	cut bool
-	// bytes is the size of all bodies.
-	bytes int
+	// bytes is the size of the bodies that were, or would be, fetched.
+	bytes int64
 	// deadline ends publishing. By then plus as much again the server
 	// has ended the transaction of a dispatcher that froze.
 	deadline time.Time
@@ -131,7 +148,7 @@ type table struct {
 	publishTimeout time.Duration
 	limits         [3]string
 
-	claimStmt, undoStmt, asideStmt, peekStmt, sourceStmt, headStmt string
+	claimStmt, cutStmt, undoStmt, asideStmt, peekStmt, sourceStmt, headStmt string
 }
 
 func newTable(pool *pgxpool.Pool, schema string, publishTimeout time.Duration) *table {
@@ -142,7 +159,7 @@ func newTable(pool *pgxpool.Pool, schema string, publishTimeout time.Duration) *
 	).Replace
 	t := &table{
 		pool: pool, publishTimeout: publishTimeout,
-		claimStmt: named(claimSQL), undoStmt: named(undoSQL), asideStmt: named(asideSQL),
+		claimStmt: named(dueSQL + allSQL + markSQL), cutStmt: named(dueSQL + cutSQL + markSQL), undoStmt: named(undoSQL), asideStmt: named(asideSQL),
 		peekStmt: named(peekSQL), sourceStmt: named(sourceSQL), headStmt: named(headSQL),
 	}
 	for i := range t.limits {
@@ -156,7 +173,10 @@ type ask struct {
 	from  place
 	hot   bool // start a little before now unless from is later
 	tasks int
-	bytes int
+	bytes int64
+	// large says that the tasks' sizes are to be looked at before they are
+	// taken.
+	large bool
 	// fetch is the size of the largest body worth fetching: the broker
 	// would refuse a larger one.
 	fetch int64
@@ -166,6 +186,17 @@ type ask struct {
 // without tasks, and without a transaction, if nothing is due. The tasks are
 // in the order in which they became due.
 func (t *table) claim(ctx context.Context, a ask) (*claim, error) {
+	c, err := t.claimOnce(ctx, a)
+	if err == nil && !a.large && c.bytes > a.bytes+a.fetch {
+		// Larger than the last ones were: nothing was fetched.
+		c.release()
+		a.large = true
+		c, err = t.claimOnce(ctx, a)
+	}
+	return c, err
+}
+
+func (t *table) claimOnce(ctx context.Context, a ask) (*claim, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*t.publishTimeout)
 	defer cancel()
 	conn, err := t.pool.Acquire(ctx)
@@ -188,7 +219,11 @@ func (c *claim) read(ctx context.Context, a ask, begun time.Time) (err error) {
 	var batch pgx.Batch
 	batch.Queue(beginSQL)
 	batch.Queue(limitsSQL, c.table.limits[0], c.table.limits[1], c.table.limits[2])
-	batch.Queue(c.table.claimStmt, a.hot, a.from.timestamp(), a.from.id, a.tasks, a.bytes, a.fetch)
+	stmt := c.table.claimStmt
+	if a.large {
+		stmt = c.table.cutStmt
+	}
+	batch.Queue(stmt, a.hot, a.from.timestamp(), a.from.id, a.tasks, a.bytes, a.fetch)
 	res := c.conn.SendBatch(ctx, &batch)
 	defer func() {
 		if closeErr := res.Close(); err == nil && closeErr != nil {
@@ -211,7 +246,9 @@ func (c *claim) read(ctx context.Context, a ask, begun time.Time) (err error) {
 			return err
 		}
 		t.claimed = begun
-		c.bytes += t.size
+		if int64(t.size) <= a.fetch {
+			c.bytes += int64(t.size)
+		}
 		c.tasks = append(c.tasks, t)
 	}
 	if err := rows.Err(); err != nil {

@@ -90,12 +90,12 @@ func TestClaimIsBoundedByBytes(t *testing.T) {
 	r, tab := dbRig(t)
 	r.exec(`insert into outbox (kind, body) select 'k', convert_to(repeat('x', 100000), 'UTF8') from generate_series(1, 20)`)
 	r.exec(`insert into outbox (kind, payload) select 'k', jsonb_build_object('x', repeat('x', 100000)) from generate_series(1, 20)`)
-	c := mustClaim(t, tab, ask{tasks: 100, bytes: 1_000_000})
+	c := mustClaim(t, tab, ask{tasks: 100, bytes: 1_000_000, fetch: 200_000})
 	if len(c.tasks) != 10 || !c.more || !c.cut {
 		t.Errorf("claimed %d tasks of 100 kB, more %v; want 10 of 1 MB in all", len(c.tasks), c.more)
 	}
 	c.release()
-	if c := mustClaim(t, tab, ask{tasks: 100, bytes: 1024}); len(c.tasks) != 1 {
+	if c := mustClaim(t, tab, ask{tasks: 100, bytes: 1024, fetch: 200_000}); len(c.tasks) != 1 {
 		t.Errorf("claimed %d tasks, want the one that is larger than the limit alone", len(c.tasks))
 	}
 }
@@ -132,12 +132,14 @@ func TestClaimNeverTakesMoreThanItsLimit(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		tag, err := tx.Exec(t.Context(), tab.claimStmt, false, place{}.timestamp(), 0, 5, 1<<20, 1<<20)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if tag.RowsAffected() != 5 {
-			t.Errorf("without %q: claimed %d, want 5", off, tag.RowsAffected())
+		for _, stmt := range []string{tab.claimStmt, tab.cutStmt} {
+			tag, err := tx.Exec(t.Context(), stmt, false, place{}.timestamp(), 0, 5, 1<<20, 1<<20)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if tag.RowsAffected() != 5 {
+				t.Errorf("without %q: claimed %d, want 5", off, tag.RowsAffected())
+			}
 		}
 		if err := tx.Rollback(t.Context()); err != nil {
 			t.Fatal(err)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"regexp"
 	"strings"
 	"time"
 
@@ -120,8 +119,6 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-var prefixPattern = regexp.MustCompile(`^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$`)
-
 func (c Config) withDefaults() Config {
 	c.Schema = cmp.Or(c.Schema, DefaultSchema)
 	c.Prefix = cmp.Or(c.Prefix, DefaultPrefix)
@@ -168,7 +165,7 @@ func (c Config) validate() error {
 	if len(c.Schema) > 63 || strings.ContainsRune(c.Schema, 0) {
 		bad("Schema %.80q must be a PostgreSQL name of at most 63 bytes", c.Schema)
 	}
-	if len(c.Prefix) > maxPrefix || !prefixPattern.MatchString(c.Prefix) {
+	if len(c.Prefix) > maxPrefix || !validTokens(c.Prefix) {
 		bad("Prefix %.80q must be 1 to %d bytes of letters, digits, _ and -, with single dots between: choose a plain subject prefix such as %q",
 			c.Prefix, maxPrefix, DefaultPrefix)
 	}

@@ -324,7 +324,7 @@ func TestFitting(t *testing.T) {
 		{1, 50 << 20, 1},
 		{10, 1 << 20, 40},
 	} {
-		c := &claim{tasks: make([]Task, tt.tasks), bytes: tt.bytes}
+		c := &claim{tasks: make([]Task, tt.tasks), bytes: int64(tt.bytes)}
 		if got := fitting(c, 500, 4<<20); got != int64(tt.want) {
 			t.Errorf("%d tasks of %d bytes in all: %d fit, want %d", tt.tasks, tt.bytes, got, tt.want)
 		}

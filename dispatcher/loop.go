@@ -142,7 +142,7 @@ func (l *looker) probe() {
 		return
 	}
 	a := ask{}
-	a.tasks, a.bytes, a.fetch = 1, l.d.cfg.BatchBytes, fetchLimit(l.d.cfg.NATS)
+	a.tasks, a.bytes, a.fetch = 1, int64(l.d.cfg.BatchBytes), fetchLimit(l.d.cfg.NATS)
 	c, err := l.d.table.claim(l.inHand, a)
 	if err != nil {
 		l.failed(err)

@@ -31,10 +31,7 @@ const (
 	createdAtLayout = "2006-01-02T15:04:05.000000Z"
 )
 
-var (
-	kindPattern       = regexp.MustCompile(`^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$`)
-	headerNamePattern = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}$")
-)
+var headerNamePattern = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}$")
 
 // reservedHeaders are names, in lower case, that a task may not set: they
 // are ours, only a server may set them, or they are commands to the stream
@@ -49,6 +46,24 @@ var reservedHeaders = map[string]bool{
 }
 
 var reservedPrefixes = []string{"nats-expected-", "nats-batch-", "outbox-"}
+
+// validTokens reports whether s is made of letters, digits, _ and - in tokens
+// separated by single dots. It runs for every task, where a regular expression
+// would be the dearest step of building a message.
+func validTokens(s string) bool {
+	token := 0 // bytes of the token so far
+	for i := range len(s) {
+		switch c := s[i]; {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '_', c == '-':
+			token++
+		case c == '.' && token > 0:
+			token = 0
+		default:
+			return false
+		}
+	}
+	return token > 0
+}
 
 // messageID identifies a task to the stream's duplicate window. The id alone
 // would not do: after a crash of asynchronously committing producers, a
@@ -72,7 +87,7 @@ func message(prefix, source string, t *Task) (*nats.Msg, error) {
 	if len(subject) > maxSubject {
 		return nil, fmt.Errorf("subject of %d bytes %.80q...: at most %d are allowed, shorten the kind", len(subject), subject, maxSubject)
 	}
-	if !kindPattern.MatchString(t.Kind) {
+	if !validTokens(t.Kind) {
 		return nil, fmt.Errorf("kind %.80q is not made of letters, digits, _ and - with single dots between", t.Kind)
 	}
 	h := make(nats.Header, 8)

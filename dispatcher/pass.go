@@ -93,12 +93,13 @@ func fitting(c *claim, batch, bytes int) int64 {
 	if c.bytes == 0 {
 		return int64(batch)
 	}
-	return max(1, min(int64(batch), int64(bytes)*int64(len(c.tasks))/int64(c.bytes)))
+	return max(1, min(int64(batch), int64(bytes)*int64(len(c.tasks))/c.bytes))
 }
 
 // ask is the next claim of the pass, unless it is over.
 func (l *looker) ask(p *pass) (ask, bool) {
-	a := ask{hot: p.hot, tasks: int(l.d.fit.Load()), bytes: l.d.cfg.BatchBytes, fetch: fetchLimit(l.d.cfg.NATS)}
+	a := ask{hot: p.hot, tasks: int(l.d.fit.Load()), bytes: int64(l.d.cfg.BatchBytes), fetch: fetchLimit(l.d.cfg.NATS)}
+	a.large = a.tasks < l.d.cfg.Batch
 	if l.d.careful.Load() > 0 {
 		a.tasks = 1
 	}

@@ -71,6 +71,7 @@ func (p *natsPublisher) publish(ctx context.Context, tasks []Task, deadline time
 	results := make([]Result, len(tasks))
 	futures := make([]jetstream.PubAckFuture, len(tasks))
 	begun := time.Now()
+	w := waiting{denied: p.denied.next()}
 	for i := range tasks {
 		futures[i], results[i] = p.send(&tasks[i], deadline)
 		if i == 0 {
@@ -79,10 +80,10 @@ func (p *natsPublisher) publish(ctx context.Context, tasks []Task, deadline time
 	}
 	expire := time.NewTimer(ackTimeout(time.Until(deadline)) + 100*time.Millisecond)
 	defer expire.Stop()
-	late := false
+	w.expire = expire.C
 	for i, f := range futures {
 		if f != nil {
-			results[i] = p.await(ctx, f, p.subject(&tasks[i]), begun, expire.C, &late)
+			results[i] = p.await(ctx, f, p.subject(&tasks[i]), begun, &w)
 		}
 		if i == len(futures)/2 {
 			failpoint("after-some-acks")
@@ -128,43 +129,53 @@ func fetchLimit(nc *nats.Conn) int64 {
 	return 1 << 20 // never connected yet: the server's default
 }
 
+// waiting is what the acknowledgements of one claim wait for besides themselves.
+type waiting struct {
+	expire <-chan time.Time
+	late   bool            // expire has fired
+	denied <-chan struct{} // closed at a violation of permissions, of any subject
+	stream string          // the last stream that was found to be ours
+}
+
 // await waits for one acknowledgement. After the first late one, the others are
 // only looked at, not waited for.
-func (p *natsPublisher) await(ctx context.Context, f jetstream.PubAckFuture, subject string, begun time.Time, expire <-chan time.Time, late *bool) Result {
+func (p *natsPublisher) await(ctx context.Context, f jetstream.PubAckFuture, subject string, begun time.Time, w *waiting) Result {
 	for {
-		denied, changed := p.denied.since(subject, begun)
-		if denied {
+		// An answer that is there counts, whatever else happened.
+		select {
+		case ack := <-f.Ok():
+			return p.acked(ctx, ack, w)
+		case err := <-f.Err():
+			return failed(err)
+		default:
+		}
+		if p.denied.since(subject, begun) {
 			return Result{Outcome: Refused, Err: fmt.Errorf("NATS denies publishing on %q: grant the dispatcher's user that subject", subject), Acked: time.Now()}
 		}
-		if *late {
-			select {
-			case ack := <-f.Ok():
-				return p.acked(ctx, ack)
-			case err := <-f.Err():
-				return failed(err)
-			default:
-				return failed(errAckLate)
-			}
+		if w.late {
+			return failed(errAckLate)
 		}
 		select {
 		case ack := <-f.Ok():
-			return p.acked(ctx, ack)
+			return p.acked(ctx, ack, w)
 		case err := <-f.Err():
 			return failed(err)
-		case <-changed:
-		case <-expire:
-			*late = true
+		case <-w.denied:
+			w.denied = p.denied.next()
+		case <-w.expire:
+			w.late = true
 		}
 	}
 }
 
-func (p *natsPublisher) acked(ctx context.Context, ack *jetstream.PubAck) Result {
+func (p *natsPublisher) acked(ctx context.Context, ack *jetstream.PubAck, w *waiting) Result {
 	r := Result{Acked: time.Now()}
-	if !p.streams.ours(ctx, ack.Stream) {
+	if ack.Stream != w.stream && !p.streams.ours(ctx, ack.Stream) {
 		// Any subscriber on the subject can answer, so this proves nothing.
 		r.Outcome, r.Err = Refused, fmt.Errorf("%w: %q", errForeign, ack.Stream)
 		return r
 	}
+	w.stream = ack.Stream
 	if ack.Duplicate {
 		r.Outcome = Duplicate
 	}
@@ -235,10 +246,16 @@ func (d *denials) note(subject string) {
 	d.ch = make(chan struct{})
 }
 
-// since reports whether the subject was denied after t; changed is closed at the
-// next violation of any subject.
-func (d *denials) since(subject string, t time.Time) (denied bool, changed <-chan struct{}) {
+// since reports whether the subject was denied after t.
+func (d *denials) since(subject string, t time.Time) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.at[subject].After(t), d.ch
+	return d.at[subject].After(t)
+}
+
+// next is closed at the next violation of any subject.
+func (d *denials) next() <-chan struct{} {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.ch
 }
