@@ -64,8 +64,8 @@ func TestSettingsReachTheServer(t *testing.T) {
 	if got := query(t, conn, "select datcollate::text from pg_database where datname = 'postgres'"); got != "C" {
 		t.Errorf("collation %q, want C", got)
 	}
-	if fast := connect(t, start(t, pgserver.Options{}).DSN("postgres")); query(t, fast, "show fsync") != "off" {
-		t.Error("fsync is on without Options.Fsync")
+	if dsn := s.TCPDSN("postgres"); dsn != "" {
+		t.Errorf("TCPDSN without TCP = %q", dsn)
 	}
 }
 
@@ -126,12 +126,26 @@ func TestKillLosesAsynchronousCommits(t *testing.T) {
 	}
 }
 
-func TestTCPNeedsThePassword(t *testing.T) {
+func TestAddresses(t *testing.T) {
 	t.Parallel()
 	s := start(t, pgserver.Options{TCP: true})
-	if got := query(t, connect(t, s.TCPDSN("postgres")), "select 'in'"); got != "in" {
-		t.Error(got)
+	conn := connect(t, s.DSN("postgres"))
+	if got := query(t, conn, "show fsync"); got != "off" {
+		t.Errorf("fsync is %q without Options.Fsync", got)
 	}
+	if _, err := conn.Exec(t.Context(), `create database "My Base"`); err != nil {
+		t.Fatal(err)
+	}
+	for _, dsn := range []string{s.DSN("My Base"), s.TCPDSN("My Base")} {
+		if got := query(t, connect(t, dsn), "select current_database()::text"); got != "My Base" {
+			t.Errorf("pgx is in database %q", got)
+		}
+		out, err := exec.CommandContext(t.Context(), s.Program("psql"), "-Atc", "select current_database()", dsn).CombinedOutput()
+		if err != nil || strings.TrimSpace(string(out)) != "My Base" {
+			t.Errorf("psql: %v: %s", err, out)
+		}
+	}
+	// Every user of the machine can reach the port.
 	cfg, err := pgx.ParseConfig(s.TCPDSN("postgres"))
 	if err != nil {
 		t.Fatal(err)
@@ -140,23 +154,6 @@ func TestTCPNeedsThePassword(t *testing.T) {
 	if conn, err := pgx.ConnectConfig(t.Context(), cfg); err == nil {
 		_ = conn.Close(t.Context())
 		t.Error("a wrong password was let in")
-	}
-	if dsn := start(t, pgserver.Options{}).TCPDSN("postgres"); dsn != "" {
-		t.Errorf("TCPDSN without TCP = %q", dsn)
-	}
-}
-
-func TestPsqlTakesTheDSN(t *testing.T) {
-	t.Parallel()
-	s := start(t, pgserver.Options{TCP: true})
-	if _, err := connect(t, s.DSN("postgres")).Exec(t.Context(), `create database "My Base"`); err != nil {
-		t.Fatal(err)
-	}
-	for _, dsn := range []string{s.DSN("My Base"), s.TCPDSN("My Base")} {
-		out, err := exec.CommandContext(t.Context(), s.Program("psql"), "-Atc", "select current_database()", dsn).CombinedOutput()
-		if err != nil || strings.TrimSpace(string(out)) != "My Base" {
-			t.Errorf("psql: %v: %s", err, out)
-		}
 	}
 }
 
