@@ -3,11 +3,11 @@ package main
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sync/errgroup"
 
@@ -46,73 +46,87 @@ update {outbox} as o
 returning o.id, o.send_after, o.kind, o.headers, o.attempts, o.created_at, o.payload, o.body`
 )
 
-// ceilings are run with as many workers and as large batches as the product.
+// The publish ceiling has as much in flight as the product. The claim ceiling
+// has as many connections as are of use: more than cores only wait.
 const (
 	ceilingWorkers = dispatcher.DefaultWorkers
 	ceilingBatch   = dispatcher.DefaultBatch
 )
 
 // claimCeiling fills the lane with n tasks, claims, reads and marks them without
-// publishing, and returns how long the latter took.
-func claimCeiling(ctx context.Context, l *lane, n int) (time.Duration, error) {
+// publishing, and returns what the latter took. Each connection begins at a
+// place of its own in the backlog, so that none has to step over what another
+// has locked: something that no dispatcher can arrange, which is why this is a
+// ceiling.
+func claimCeiling(ctx context.Context, l *lane, n int) (span, error) {
 	if err := l.fill(ctx, n); err != nil {
-		return 0, err
+		return span{}, err
 	}
-	conns := make([]*pgx.Conn, 0, ceilingWorkers)
+	workers := min(ceilingWorkers, runtime.GOMAXPROCS(0))
+	conns := make([]*pgx.Conn, 0, workers)
 	defer func() {
 		for _, conn := range conns {
 			_ = conn.Close(context.WithoutCancel(ctx))
 		}
 	}()
-	for range ceilingWorkers {
+	places := make([]claimPlace, workers)
+	for i := range workers {
 		conn, err := pgx.Connect(ctx, l.rig.dsn)
 		if err != nil {
-			return 0, fmt.Errorf("connect to PostgreSQL: %w", err)
+			return span{}, fmt.Errorf("connect to PostgreSQL: %w", err)
 		}
 		conns = append(conns, conn)
 		if _, err := conn.Exec(ctx, ceilingSessionSQL); err != nil {
-			return 0, fmt.Errorf("claim ceiling: settings: %w", err)
+			return span{}, fmt.Errorf("claim ceiling: settings: %w", err)
+		}
+		start := l.named(`select id - 1, send_after from {outbox} order by send_after, id offset $1 limit 1`)
+		if err := conn.QueryRow(ctx, start, i*n/workers).Scan(&places[i].id, &places[i].after); err != nil {
+			return span{}, fmt.Errorf("claim ceiling: find the start: %w", err)
 		}
 	}
 	stmt := l.named(ceilingClaimSQL)
-	var marked atomic.Int64
-	begun := time.Now()
+	stop := l.rig.watch()
 	g, ctx := errgroup.WithContext(ctx)
-	for _, conn := range conns {
-		g.Go(func() error {
-			from := claimPlace{after: pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true}}
-			for marked.Load() < int64(n) {
-				found, err := claimOnce(ctx, conn, stmt, &from)
-				if err != nil {
-					return fmt.Errorf("claim ceiling: %w", err)
-				}
-				if found == 0 {
-					return nil
-				}
-				marked.Add(int64(found))
-			}
-			return nil
-		})
+	for i, conn := range conns {
+		share := (i+1)*n/workers - i*n/workers
+		g.Go(func() error { return claimShare(ctx, conn, stmt, places[i], share) })
 	}
 	err := g.Wait()
-	took := time.Since(begun)
-	if err == nil && marked.Load() != int64(n) {
-		err = fmt.Errorf("claim ceiling: %d of %d tasks were marked", marked.Load(), n)
+	return stop(), err
+}
+
+// claimShare claims n tasks from a place on.
+func claimShare(ctx context.Context, conn *pgx.Conn, stmt string, from claimPlace, n int) error {
+	for left := n; left > 0; {
+		found, err := claimOnce(ctx, conn, stmt, &from, min(left, ceilingBatch))
+		if err != nil {
+			return fmt.Errorf("claim ceiling: %w", err)
+		}
+		if found == 0 {
+			return fmt.Errorf("claim ceiling: %d of %d tasks are missing", left, n)
+		}
+		left -= found
 	}
-	return took, err
+	return nil
 }
 
 // claimPlace is where a claim starts in the due index.
 type claimPlace struct {
-	after pgtype.Timestamptz
+	after time.Time
 	id    int64
 }
 
+func (p *claimPlace) advance(to claimPlace) {
+	if order := p.after.Compare(to.after); order < 0 || order == 0 && p.id < to.id {
+		*p = to
+	}
+}
+
 // claimOnce is one transaction of two round trips, as the product makes.
-func claimOnce(ctx context.Context, conn *pgx.Conn, stmt string, from *claimPlace) (found int, err error) {
+func claimOnce(ctx context.Context, conn *pgx.Conn, stmt string, from *claimPlace, limit int) (found int, err error) {
 	var batch pgx.Batch
 	batch.Queue("begin")
-	batch.Queue(stmt, from.after, from.id, ceilingBatch)
+	batch.Queue(stmt, from.after, from.id, limit)
 	res := conn.SendBatch(ctx, &batch)
 	if _, err := res.Exec(); err != nil {
 		_ = res.Close()
@@ -123,12 +137,15 @@ func claimOnce(ctx context.Context, conn *pgx.Conn, stmt string, from *claimPlac
 		_ = res.Close()
 		return 0, err
 	}
-	// The row is read off the wire, but only its place is decoded.
-	row := []any{&from.id, &from.after, nil, nil, nil, nil, nil, nil}
+	// The row is read off the wire, but only its place is decoded. The last row is
+	// not always the furthest, for RETURNING has no order.
+	var at claimPlace
+	row := []any{&at.id, &at.after, nil, nil, nil, nil, nil, nil}
 	for rows.Next() {
 		if err := rows.Scan(row...); err != nil {
-			break
+			break // told by rows.Err
 		}
+		from.advance(at)
 		found++
 	}
 	rows.Close()
@@ -144,25 +161,25 @@ func claimOnce(ctx context.Context, conn *pgx.Conn, stmt string, from *claimPlac
 }
 
 // publishCeiling publishes n messages like those of the lane's tasks, as the
-// product does but without a database, and returns how long that took.
-func publishCeiling(ctx context.Context, l *lane, n int) (time.Duration, error) {
+// product does but without a database, and returns what that took.
+func publishCeiling(ctx context.Context, l *lane, n int) (span, error) {
 	nc, err := l.rig.connect("ceiling")
 	if err != nil {
-		return 0, err
+		return span{}, err
 	}
 	defer nc.Close()
 	js, err := jetstream.New(nc, jetstream.WithPublishAsyncMaxPending(ceilingWorkers*ceilingBatch))
 	if err != nil {
-		return 0, fmt.Errorf("use JetStream: %w", err)
+		return span{}, fmt.Errorf("use JetStream: %w", err)
 	}
 	defer js.CleanupPublisher()
 	var payload []byte
 	if err := l.rig.pool.QueryRow(ctx, `select (`+payloadSQL+`)::text from (values (100000)) as v(n)`).Scan(&payload); err != nil {
-		return 0, fmt.Errorf("make a payload: %w", err)
+		return span{}, fmt.Errorf("make a payload: %w", err)
 	}
-	created := time.Now()
+	messages := newMessages(l, payload, time.Now())
 	var next atomic.Int64
-	begun := time.Now()
+	stop := l.rig.watch()
 	g, ctx := errgroup.WithContext(ctx)
 	for range ceilingWorkers {
 		g.Go(func() error {
@@ -172,21 +189,21 @@ func publishCeiling(ctx context.Context, l *lane, n int) (time.Duration, error) 
 				if first > last {
 					return nil
 				}
-				if err := publishOnce(ctx, js, l, first, last, payload, created); err != nil {
+				if err := publishOnce(ctx, js, messages, first, last); err != nil {
 					return fmt.Errorf("publish ceiling: %w", err)
 				}
 			}
 		})
 	}
 	err = g.Wait()
-	return time.Since(begun), err
+	return stop(), err
 }
 
 // publishOnce publishes the messages of one batch and waits for all answers.
-func publishOnce(ctx context.Context, js jetstream.JetStream, l *lane, first, last int64, payload []byte, created time.Time) error {
+func publishOnce(ctx context.Context, js jetstream.JetStream, messages *messages, first, last int64) error {
 	futures := make([]jetstream.PubAckFuture, 0, last-first+1)
 	for id := first; id <= last; id++ {
-		f, err := js.PublishMsgAsync(taskMessage(l, id, kind, payload, created), jetstream.WithRetryAttempts(0))
+		f, err := js.PublishMsgAsync(messages.of(id), jetstream.WithRetryAttempts(0))
 		if err != nil {
 			return err
 		}

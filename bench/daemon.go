@@ -50,7 +50,8 @@ func (b *bench) runDaemon(ctx context.Context, l *lane, flags ...string) (*produ
 		return nil, err
 	}
 	args := append([]string{"run", "--schema", l.schema, "--prefix", l.prefix, "--http", "off", "--log-level", "warn"}, flags...)
-	cmd := exec.Command(l.rig.binary, args...) //nolint:noctx // #nosec G204 -- our own binary; close ends it, a context could only kill it
+	// Not of ctx, which could only kill it: close ends it.
+	cmd := exec.Command(l.rig.binary, args...) //nolint:noctx,gosec // our own binary
 	cmd.Env = append(plainEnvironment(), "DATABASE_URL="+l.rig.dsn, "NATS_URL="+l.rig.natsURL)
 	cmd.SysProcAttr = dieWithParent()
 	said := &tail{}

@@ -26,8 +26,8 @@ const (
 	drainBudget = 45 * time.Second
 )
 
-// drainFigures are the speeds of each round, in tasks per second.
-type drainFigures struct{ product, claim, publish series }
+// drainFigures are what each round took.
+type drainFigures struct{ product, claim, publish []span }
 
 // Run measures and reports.
 func (c *drainCmd) Run(ctx context.Context, b *bench) (err error) {
@@ -70,7 +70,7 @@ func (c *drainCmd) Run(ctx context.Context, b *bench) (err error) {
 }
 
 // product drains a fresh backlog with the dispatcher.
-func (c *drainCmd) product(ctx context.Context, b *bench, r *rig, speed *series) (err error) {
+func (c *drainCmd) product(ctx context.Context, b *bench, r *rig, spans *[]span) (err error) {
 	b.say("draining %d tasks", c.Tasks)
 	l, err := r.newLane(ctx)
 	if err != nil {
@@ -81,7 +81,7 @@ func (c *drainCmd) product(ctx context.Context, b *bench, r *rig, speed *series)
 		return err
 	}
 	stopProfile := func() error { return nil }
-	if c.CPUProfile != "" && len(*speed) == 0 {
+	if c.CPUProfile != "" && len(*spans) == 0 {
 		if stopProfile, err = profile(c.CPUProfile); err != nil {
 			return err
 		}
@@ -90,13 +90,13 @@ func (c *drainCmd) product(ctx context.Context, b *bench, r *rig, speed *series)
 	if err := errors.Join(err, stopProfile()); err != nil {
 		return err
 	}
-	*speed = append(*speed, float64(c.Tasks)/took.Seconds())
+	*spans = append(*spans, took)
 	return l.verify(ctx, c.Tasks)
 }
 
 // ceiling measures what a part of the work takes alone.
-func (c *drainCmd) ceiling(ctx context.Context, b *bench, r *rig, name string, speed *series,
-	measure func(context.Context, *lane, int) (time.Duration, error),
+func (c *drainCmd) ceiling(ctx context.Context, b *bench, r *rig, name string, spans *[]span,
+	measure func(context.Context, *lane, int) (span, error),
 ) (err error) {
 	b.say("ceiling: %s", name)
 	l, err := r.newLane(ctx)
@@ -108,49 +108,54 @@ func (c *drainCmd) ceiling(ctx context.Context, b *bench, r *rig, name string, s
 	if err != nil {
 		return err
 	}
-	*speed = append(*speed, float64(c.Tasks)/took.Seconds())
+	*spans = append(*spans, took)
 	return nil
 }
 
-// drain runs the product until n tasks are settled, and returns the time from
-// the start of the first claim to the last settlement.
-func (b *bench) drain(ctx context.Context, l *lane, n int) (took time.Duration, err error) {
+// drain runs the product until n tasks are settled. The time runs from the start
+// of the first claim to the last settlement.
+func (b *bench) drain(ctx context.Context, l *lane, n int) (took span, err error) {
 	if b.Process {
 		return b.drainByDaemon(ctx, l, n)
 	}
 	p := newProgress(n)
+	stop := l.rig.watch()
 	d, err := b.runProduct(ctx, l, p)
 	if err != nil {
-		return 0, err
+		return span{}, err
 	}
 	defer deferClose(ctx, &err, d)
 	timeout := time.NewTimer(patience(n, smallBytes))
 	defer timeout.Stop()
 	select {
 	case <-p.done:
-		return p.took(), nil
+		return span{wall: p.took(), cpu: stop().cpu}, nil
 	case <-timeout.C:
-		return 0, fmt.Errorf("%d of %d tasks are settled after %v: the dispatcher stands still or crawls", p.settled.Load(), n, patience(n, smallBytes))
+		return span{}, fmt.Errorf("%d of %d tasks are settled after %v: the dispatcher stands still or crawls", p.settled.Load(), n, patience(n, smallBytes))
 	case <-d.ended:
-		return 0, errors.Join(errors.New("the backlog is not drained"), d.died())
+		return span{}, errors.Join(errors.New("the backlog is not drained"), d.died())
 	case <-ctx.Done():
-		return 0, ctx.Err()
+		return span{}, ctx.Err()
 	}
 }
 
 // drainByDaemon is drain for a daemon, which has no observer: the time runs from
 // the first message that the stream is seen to have.
-func (b *bench) drainByDaemon(ctx context.Context, l *lane, n int) (took time.Duration, err error) {
+func (b *bench) drainByDaemon(ctx context.Context, l *lane, n int) (took span, err error) {
+	if err := l.rig.build(ctx, b); err != nil {
+		return span{}, err
+	}
+	stop := l.rig.watch()
 	d, err := b.runDaemon(ctx, l)
 	if err != nil {
-		return 0, err
+		return span{}, err
 	}
 	defer deferClose(ctx, &err, d)
 	var begun time.Time
 	if err := l.drained(ctx, d, n, patience(n, smallBytes), &begun); err != nil {
-		return 0, err
+		return span{}, err
 	}
-	return time.Since(begun), nil
+	return span{wall: time.Since(begun), cpu: stop(d.pid).cpu}, nil
 }
 
 func profile(path string) (stop func() error, err error) {
@@ -168,35 +173,53 @@ func profile(path string) (stop func() error, err error) {
 }
 
 func (c *drainCmd) reportDrain(b *bench, f drainFigures) {
-	form := "dispatcher within the bench process"
-	if b.Process {
-		form = "daemon as a process"
-	}
-	b.report.setting("product", form)
-	b.report.setting("load", fmt.Sprintf("%d tasks of about 200 bytes in the table; %d claims of %d in hand at once",
+	rep := b.report
+	rep.setting("product", b.form())
+	rep.setting("load", fmt.Sprintf("%d tasks of about 200 bytes in the table; %d claims of %d in hand at once",
 		c.Tasks, dispatcher.DefaultWorkers, dispatcher.DefaultBatch))
-	both := f.ceiling()
-	b.report.row("product: drained", "tasks/s", f.product)
-	b.report.row("ceiling a: claim and settle, no publishing", "tasks/s", f.claim)
-	b.report.row("ceiling b: publish, no database", "tasks/s", f.publish)
-	b.report.row("both ceilings one after the other, 1/(1/a+1/b)", "tasks/s", both)
-	b.report.row("product over that, round by round", "", ratios(f.product, both))
-	ratio := f.product.median() / combined(f.claim.median(), f.publish.median())
-	b.report.target("drain_vs_ceiling", ratio, ratio >= wantDrain, "at least "+number(wantDrain))
-	b.report.key("drain_per_s", f.product.median())
-	b.report.key("drain_vs_ceiling", ratio)
-	b.report.key("claim_per_s", f.claim.median())
-	b.report.key("publish_per_s", f.publish.median())
+	product, claim, publish := c.speeds(f.product), c.speeds(f.claim), c.speeds(f.publish)
+	both := combined(claim, publish)
+	rep.row("product: drained", "tasks/s", product)
+	rep.row("ceiling a: claim and settle, no publishing", "tasks/s", claim)
+	rep.row("ceiling b: publish, no database", "tasks/s", publish)
+	rep.row("both ceilings one after the other, 1/(1/a+1/b)", "tasks/s", both)
+	rep.row("product over that, round by round", "", ratios(product, both))
+	ratio := product.median() / combined(series{claim.median()}, series{publish.median()}).median()
+	rep.target("drain_vs_ceiling", ratio, ratio >= wantDrain, "at least "+number(wantDrain))
+	rep.key("drain_per_s", product.median())
+	rep.key("drain_vs_ceiling", ratio)
+	rep.key("claim_per_s", claim.median())
+	rep.key("publish_per_s", publish.median())
+	if f.product[0].cpu == 0 {
+		return
+	}
+	productCPU, claimCPU, publishCPU := c.cpus(f.product), c.cpus(f.claim), c.cpus(f.publish)
+	rep.row("CPU of product, PostgreSQL and NATS together", "us/task", productCPU)
+	rep.row("the same for ceiling a", "us/task", claimCPU)
+	rep.row("the same for ceiling b", "us/task", publishCPU)
+	rep.key("cpu_us_per_task", productCPU.median())
+	rep.key("cpu_vs_ceiling", (claimCPU.median()+publishCPU.median())/productCPU.median())
 }
 
-// combined is the speed of two kinds of work that share the machine and each
-// need all of it.
-func combined(a, b float64) float64 { return 1 / (1/a + 1/b) }
+func (c *drainCmd) speeds(spans []span) (s series) {
+	for _, took := range spans {
+		s = append(s, took.perSecond(c.Tasks))
+	}
+	return s
+}
 
-func (f drainFigures) ceiling() series {
-	var s series
-	for i := range f.product {
-		s = append(s, combined(f.claim[i], f.publish[i]))
+func (c *drainCmd) cpus(spans []span) (s series) {
+	for _, took := range spans {
+		s = append(s, took.cpuPerTask(c.Tasks))
+	}
+	return s
+}
+
+// combined is, run by run, the speed of two kinds of work that share the machine
+// and each need all of it.
+func combined(a, b series) (s series) {
+	for i := range min(len(a), len(b)) {
+		s = append(s, 1/(1/a[i]+1/b[i])) // #nosec G602 -- within both
 	}
 	return s
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"sync"
 	"time"
 
@@ -46,7 +45,7 @@ update {outbox} as o
    set sent_at = now(), attempts = o.attempts + 1
   from due
  where o.id = due.id
-returning o.id, o.kind, o.payload, o.created_at`
+returning o.id, o.payload, o.created_at`
 )
 
 // floorTimes are the distributions of one slice of floor probes.
@@ -162,7 +161,6 @@ func (f *floor) claim(ctx context.Context, s *steps) (*nats.Msg, error) {
 	batch.Queue(floorLimitsSQL)
 	batch.Queue(f.claimStmt)
 	res := f.claimer.SendBatch(ctx, &batch)
-	var taskKind string
 	var payload []byte
 	var created time.Time
 	var err error
@@ -170,27 +168,11 @@ func (f *floor) claim(ctx context.Context, s *steps) (*nats.Msg, error) {
 		_, execErr := res.Exec()
 		err = errors.Join(err, execErr)
 	}
-	err = errors.Join(err, res.QueryRow().Scan(&s.id, &taskKind, &payload, &created), res.Close())
+	err = errors.Join(err, res.QueryRow().Scan(&s.id, &payload, &created), res.Close())
 	if err != nil {
 		return nil, err
 	}
-	return taskMessage(f.lane, s.id, taskKind, payload, created), nil
-}
-
-// taskMessage is a message as the dispatcher would send it.
-func taskMessage(l *lane, id int64, taskKind string, payload []byte, created time.Time) *nats.Msg {
-	task := strconv.FormatInt(id, 10)
-	return &nats.Msg{
-		Subject: l.prefix + "." + taskKind,
-		Data:    payload,
-		Header: nats.Header{
-			jetstream.MsgIDHeader: {l.prefix + "." + task + "." + strconv.FormatInt(created.UnixMicro(), 36)},
-			"Outbox-Task-Id":      {task},
-			"Outbox-Kind":         {taskKind},
-			"Outbox-Attempt":      {"1"},
-			"Outbox-Created-At":   {created.UTC().Format("2006-01-02T15:04:05.000000Z")},
-		},
-	}
+	return newMessages(f.lane, payload, created).of(s.id), nil
 }
 
 // probe sends one task through the chain and waits for its end.

@@ -81,11 +81,7 @@ func (c *latencyCmd) Run(ctx context.Context, b *bench) (err error) {
 }
 
 func (c *latencyCmd) describe(b *bench, length time.Duration) {
-	form := "dispatcher within the bench process"
-	if b.Process {
-		form = "daemon as a process"
-	}
-	b.report.setting("product", form)
+	b.report.setting("product", b.form())
 	b.report.setting("load", fmt.Sprintf("%g tasks/s on %d connections, one INSERT per transaction, slices of %v", c.Rate, c.Producers, length))
 }
 

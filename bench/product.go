@@ -65,6 +65,14 @@ func (b *bench) runProduct(ctx context.Context, l *lane, o dispatcher.Observer) 
 	return runEmbedded(ctx, l, o)
 }
 
+// form tells which form that is.
+func (b *bench) form() string {
+	if b.Process {
+		return "daemon as a process"
+	}
+	return "dispatcher within the bench process"
+}
+
 // embeddedConns are connections beside the workers'.
 const embeddedConns = 3
 

@@ -49,11 +49,14 @@ type rig struct {
 	dsn, natsURL string
 	// serverLog is the log of the private PostgreSQL, empty for a given one.
 	serverLog string
-	pool      *pgxpool.Pool
-	nc        *nats.Conn
-	js        jetstream.JetStream
-	binary    string // the daemon, once it was built
-	undo      []func() error
+	// postmaster is its process, 0 for a given one.
+	postmaster int
+	ownNATS    bool
+	pool       *pgxpool.Pool
+	nc         *nats.Conn
+	js         jetstream.JetStream
+	binary     string // the daemon, once it was built
+	undo       []func() error
 }
 
 // start makes the rig ready and describes it in the report. Settings are added to
@@ -86,7 +89,7 @@ func (r *rig) startPostgres(ctx context.Context, b *bench, extra map[string]stri
 			return err
 		}
 		r.later(s.Close)
-		r.dsn, r.serverLog = s.DSN(database), s.LogFile()
+		r.dsn, r.serverLog, r.postmaster = s.DSN(database), s.LogFile(), s.PID()
 	}
 	cfg, err := r.poolConfig(16)
 	if err != nil {
@@ -125,7 +128,7 @@ func (r *rig) startNATS(b *bench) (err error) {
 			return err
 		}
 		r.later(func() error { s.Stop(); return nil })
-		r.natsURL = s.URL()
+		r.natsURL, r.ownNATS = s.URL(), true
 	}
 	if r.nc, err = r.connect("bench"); err != nil {
 		return err
