@@ -165,7 +165,7 @@ func (d *Dispatcher) awaitSource(ctx context.Context) (string, error) {
 			return name, nil
 		}
 		if ctx.Err() != nil {
-			return "", nil
+			return "", nil //nolint:nilerr // stopping is not failing
 		}
 		if fatal := startupError(d.cfg.Schema, err); fatal != nil {
 			return "", fatal
@@ -235,7 +235,7 @@ func (d *Dispatcher) checkStreams(ctx context.Context) error {
 		if f.Severity == SeverityError {
 			level = slog.LevelError
 		}
-		d.log.Log(ctx, level, f.Text, "check", f.Check, "stream", f.Stream)
+		d.log.Log(ctx, level, "stream check", "finding", f.Text, "check", f.Check, "stream", f.Stream)
 	}
 	return err
 }

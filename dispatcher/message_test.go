@@ -13,8 +13,10 @@ import (
 
 func TestMessage(t *testing.T) {
 	created := time.Date(2026, 3, 4, 5, 6, 7, 89_000, time.FixedZone("", 3600))
-	task := Task{ID: 42, Kind: "order.created", Body: []byte(`{"a":1}`), Attempt: 3, CreatedAt: created,
-		rawHeaders: []byte(`{"traceparent": "00-ab-cd-01", "Nats-TTL": "1h"}`)}
+	task := Task{
+		ID: 42, Kind: "order.created", Body: []byte(`{"a":1}`), Attempt: 3, CreatedAt: created,
+		rawHeaders: []byte(`{"traceparent": "00-ab-cd-01", "Nats-TTL": "1h"}`),
+	}
 	msg, err := message("outbox", "src1", &task)
 	if err != nil {
 		t.Fatal(err)

@@ -1,7 +1,6 @@
 package dispatcher
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -21,7 +20,7 @@ import (
 func circuitIs(d *running, open bool) func() error {
 	return func() error {
 		if h := d.Health().Circuit; h.Open != open {
-			return fmt.Errorf("circuit open %v: %v", h.Open, h.Cause)
+			return fmt.Errorf("circuit: %+v", h)
 		}
 		return nil
 	}
@@ -266,162 +265,5 @@ func TestBackendsKilledAtRandom(t *testing.T) {
 	})
 	if n := query[int](r, `select count(*) from pg_stat_activity where datname = current_database()`); n > 13 {
 		t.Errorf("%d connections", n)
-	}
-}
-
-// The publisher that these tests put between loses, delays and forges answers.
-type faultyPublisher struct {
-	publisher
-	spoil func(n int, tasks []Task, results []Result)
-	calls int
-}
-
-func (f *faultyPublisher) publish(ctx context.Context, tasks []Task, deadline time.Time) []Result {
-	results := f.publisher.publish(ctx, tasks, deadline)
-	f.calls++
-	f.spoil(f.calls, tasks, results)
-	return results
-}
-
-// startFaulty runs a dispatcher with one worker whose results are spoiled.
-func (r *rig) startFaulty(spoil func(n int, tasks []Task, results []Result), change ...func(*Config)) *running {
-	d := r.make(append(change, func(c *Config) { c.Workers = 1 })...)
-	d.wrap = func(p publisher) publisher { return &faultyPublisher{publisher: p, spoil: spoil} }
-	return r.run(d)
-}
-
-// Everything was stored, but no acknowledgement came back: the tasks are sent
-// again under the same ids, and the stream keeps one of each.
-func TestLostAcksAreNotAttempts(t *testing.T) {
-	t.Parallel()
-	r := newRig(t)
-	r.insertMany(100)
-	r.startFaulty(func(n int, _ []Task, results []Result) {
-		if n <= 3 {
-			for i := range results {
-				results[i] = Result{Outcome: Unavailable, Err: errAckLate}
-			}
-		}
-	})
-	r.awaitAll(100)
-	if n := see(r.observer, func(w *watcher) int { return w.odd }); n > 0 {
-		t.Errorf("%d duplicates are called unexplained after lost answers", n)
-	}
-}
-
-// Some answers of a claim are lost: what was answered is settled, the others are
-// sent again.
-func TestPartlyLostAcks(t *testing.T) {
-	t.Parallel()
-	r := newRig(t)
-	r.insertMany(100)
-	r.startFaulty(func(n int, _ []Task, results []Result) {
-		if n == 2 {
-			for i := range results {
-				if i%3 == 0 {
-					results[i] = Result{Outcome: Unavailable, Err: errAckLate}
-				}
-			}
-		}
-	})
-	r.awaitAll(100)
-}
-
-func TestRefusedTasksAreRetriedThenDead(t *testing.T) {
-	t.Parallel()
-	r := newRig(t)
-	r.exec(`insert into outbox (kind, payload) values ('bad', '{}'), ('good', '{}'), ('shaky', '{}')`)
-	r.startFaulty(func(_ int, tasks []Task, results []Result) {
-		for i, task := range tasks {
-			if task.Kind == "bad" || task.Kind == "shaky" && task.Attempt < 3 {
-				results[i] = Result{Outcome: Refused, Err: fmt.Errorf("no, not %s", task.Kind)}
-			}
-		}
-	}, func(c *Config) { c.MaxAttempts = 4 })
-	r.awaitSettled()
-	for kind, want := range map[string]string{
-		"bad":   "4 true no, not bad",
-		"good":  "1 false ",
-		"shaky": "3 false no, not shaky",
-	} {
-		got := query[string](r, `select format('%s %s %s', attempts, (dead_at is not null)::text, last_error) from outbox where kind = $1`, kind)
-		if got != want {
-			t.Errorf("%s: %q, want %q", kind, got, want)
-		}
-	}
-	if n := see(r.observer, func(w *watcher) int { return w.dead }); n != 1 {
-		t.Errorf("the observer saw %d dead letters, want 1", n)
-	}
-}
-
-// The head of the queue never gets an answer. Each probe must take another
-// task, or the circuit would stay open for ever.
-func TestSilentTaskDoesNotKeepTheCircuitOpen(t *testing.T) {
-	t.Parallel()
-	r := newRig(t)
-	r.insert("silent", `{}`)
-	r.insertMany(20)
-	r.startFaulty(func(_ int, tasks []Task, results []Result) {
-		for i, task := range tasks {
-			if task.Kind == "silent" {
-				results[i] = Result{Outcome: Unavailable, Err: errAckLate}
-			}
-		}
-	})
-	eventually(t, "the others are sent", func() error {
-		if n := query[int](r, `select count(*) from outbox where sent_at is null and kind <> 'silent'`); n > 0 {
-			return fmt.Errorf("%d are not", n)
-		}
-		return nil
-	})
-	if got := query[string](r, `select attempts || ' ' || (dead_at is null)::text from outbox where kind = 'silent'`); got != "0 true" {
-		t.Errorf("the silent task: %q, want no attempt counted and not dead", got)
-	}
-}
-
-func TestUnexplainedDuplicateIsReported(t *testing.T) {
-	t.Parallel()
-	r := newRig(t)
-	r.insertMany(1)
-	d := r.make()
-	d.wrap = func(p publisher) publisher {
-		return &faultyPublisher{publisher: p, spoil: func(_ int, _ []Task, results []Result) {
-			// As if this process had run for long.
-			d.explains.mu.Lock()
-			d.explains.until = time.Time{}
-			d.explains.mu.Unlock()
-			results[0].Outcome = Duplicate
-		}}
-	}
-	r.run(d)
-	r.awaitSettled()
-	eventually(t, "it is reported", func() error {
-		if see(r.observer, func(w *watcher) int { return w.odd }) != 1 {
-			return errors.New("not reported")
-		}
-		return nil
-	})
-}
-
-// A dispatcher that was frozen beyond its deadline must not publish: others have
-// sent the tasks meanwhile.
-func TestNothingIsPublishedAfterTheDeadline(t *testing.T) {
-	t.Parallel()
-	r := newRig(t)
-	cfg := r.config()
-	cfg.NATS = r.connect()
-	cfg.Pool = r.pool()
-	cfg = cfg.withDefaults()
-	js, err := newJetStream(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := newNATSPublisher(cfg, js, "s", &streams{js: js, prefix: "outbox"})
-	results := p.publish(t.Context(), []Task{{ID: 1, Kind: "a", CreatedAt: time.Now()}}, time.Now().Add(-time.Millisecond))
-	if !errors.Is(results[0].Err, errTooLate) || results[0].Outcome != Unavailable {
-		t.Errorf("got %+v", results[0])
-	}
-	if n := len(r.stored()); n > 0 {
-		t.Errorf("%d messages stored", n)
 	}
 }

@@ -81,8 +81,8 @@ func (p *natsPublisher) publish(ctx context.Context, tasks []Task, deadline time
 	expire := time.NewTimer(ackTimeout(time.Until(deadline)) + 100*time.Millisecond)
 	defer expire.Stop()
 	w.expire = expire.C
-	for i, f := range futures {
-		if f != nil {
+	for i := range results {
+		if f := futures[i]; f != nil {
 			results[i] = p.await(ctx, f, p.subject(&tasks[i]), begun, &w)
 		}
 		if i == len(futures)/2 {

@@ -34,8 +34,10 @@ func TestCaptures(t *testing.T) {
 
 func TestCheckStream(t *testing.T) {
 	sound := func() jetstream.StreamConfig {
-		return jetstream.StreamConfig{Name: "S", Subjects: []string{"outbox.>"}, Storage: jetstream.FileStorage,
-			Discard: jetstream.DiscardNew, Duplicates: 10 * time.Minute}
+		return jetstream.StreamConfig{
+			Name: "S", Subjects: []string{"outbox.>"}, Storage: jetstream.FileStorage,
+			Discard: jetstream.DiscardNew, Duplicates: 10 * time.Minute,
+		}
 	}
 	for _, tt := range []struct {
 		check    string
@@ -58,7 +60,8 @@ func TestCheckStream(t *testing.T) {
 		c := sound()
 		tt.change(&c)
 		found := checkStreams([]*jetstream.StreamInfo{{Config: c}}, StreamCheck{
-			Prefix: "outbox", Stream: "S", MaxPayload: 1 << 20, RetrySpan: 45 * time.Second})
+			Prefix: "outbox", Stream: "S", MaxPayload: 1 << 20, RetrySpan: 45 * time.Second,
+		})
 		switch {
 		case tt.check == "" && len(found) > 0:
 			t.Errorf("a sound stream: %v", found)

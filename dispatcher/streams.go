@@ -82,8 +82,10 @@ func (s *streams) refresh(ctx context.Context) (changed []Finding, err error) {
 		}
 		err = unusable(infos, findings)
 	case inTheDark(err):
-		findings = []Finding{{Severity: SeverityWarning, Check: "exists", Stream: s.only,
-			Text: "the streams cannot be checked: grant the dispatcher's user publish on $JS.API.STREAM.NAMES and $JS.API.STREAM.INFO.*"}}
+		findings = []Finding{{
+			Severity: SeverityWarning, Check: "exists", Stream: s.only,
+			Text: "the streams cannot be checked: grant the dispatcher's user publish on $JS.API.STREAM.NAMES and $JS.API.STREAM.INFO.*",
+		}}
 		s.known, err = false, nil
 	default:
 		return nil, err

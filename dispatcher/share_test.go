@@ -1,0 +1,89 @@
+package dispatcher
+
+import (
+	"strconv"
+	"testing"
+	"time"
+)
+
+// The playbook's second check: several dispatchers, no task sent by two. Every
+// publish is counted, not only those that the stream kept.
+func TestDispatchersShareTheWork(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{2, 5} {
+		t.Run(strconv.Itoa(n), func(t *testing.T) {
+			t.Parallel()
+			const tasks = 20_000
+			r := newRig(t)
+			published := make(map[string]int, tasks)
+			sub, err := r.nats.Connect(t).SubscribeSync("outbox.>")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := sub.SetPendingLimits(-1, -1); err != nil {
+				t.Fatal(err)
+			}
+			r.insertMany(tasks / 2)
+			for range n {
+				r.start(func(c *Config) { c.Batch = 100 })
+			}
+			for range 20 {
+				r.insertMany(tasks / 40)
+			}
+			r.awaitSettled()
+			for range tasks {
+				m, err := sub.NextMsg(patience)
+				if err != nil {
+					t.Fatalf("after %d messages: %v", len(published), err)
+				}
+				published[m.Header.Get(HeaderTaskID)]++
+			}
+			if m, err := sub.NextMsg(time.Millisecond); err == nil {
+				t.Errorf("task %s was published beyond the %d", m.Header.Get(HeaderTaskID), tasks)
+			}
+			if len(published) != tasks {
+				t.Errorf("%d different tasks published, want %d", len(published), tasks)
+			}
+			if n := query[int](r, `select count(*) from outbox where attempts <> 1 or sent_at is null`); n > 0 {
+				t.Errorf("%d tasks not sent with exactly one attempt", n)
+			}
+		})
+	}
+}
+
+// Ids come back after a crash of asynchronously committing producers or a
+// restore. The stream must not take the new task for the old one.
+func TestReusedIDIsAnotherMessage(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.start()
+	first := r.insert("a", `{"first": true}`)
+	r.awaitSettled()
+	r.exec(`delete from outbox`)
+	r.exec(`alter table outbox alter column id restart with ` + strconv.FormatInt(first, 10))
+	if second := r.insert("a", `{"second": true}`); second != first {
+		t.Fatalf("id %d was not issued again, but %d", first, second)
+	}
+	r.awaitSettled()
+	if msgs := r.stored(); len(msgs) != 2 {
+		t.Errorf("%d messages stored, want 2: the second task was dropped as a duplicate", len(msgs))
+	}
+}
+
+// Two outboxes in one stream number their tasks alike.
+func TestTwoOutboxesInOneStream(t *testing.T) {
+	t.Parallel()
+	a := newRig(t)
+	b := newBareRig(t, a.nats)
+	a.start()
+	b.start()
+	for range 10 {
+		a.insert("a", `{}`)
+		b.insert("b", `{}`)
+	}
+	a.awaitSettled()
+	b.awaitSettled()
+	if n := len(a.stored()); n != 20 {
+		t.Errorf("%d messages stored, want 20", n)
+	}
+}
