@@ -81,7 +81,7 @@ func (p *natsPublisher) publish(ctx context.Context, tasks []Task, deadline time
 	expire := time.NewTimer(ackTimeout(time.Until(deadline)) + 100*time.Millisecond)
 	defer expire.Stop()
 	w.expire = expire.C
-	for i := range results {
+	for i := range tasks {
 		if f := futures[i]; f != nil {
 			results[i] = p.await(ctx, f, p.subject(&tasks[i]), begun, &w)
 		}
