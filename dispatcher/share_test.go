@@ -70,16 +70,18 @@ func TestReusedIDIsAnotherMessage(t *testing.T) {
 	}
 }
 
-// Two outboxes in one stream number their tasks alike.
+// Two outboxes in one stream number their tasks alike, and may create them at the
+// same time: only their names tell them apart.
 func TestTwoOutboxesInOneStream(t *testing.T) {
 	t.Parallel()
 	a := newRig(t)
 	b := newBareRig(t, a.nats)
+	// Databases made from the test template begin with the same name.
+	b.exec(`update outbox_source set name = 'another'`)
 	a.start()
 	b.start()
-	for range 10 {
-		a.insert("a", `{}`)
-		b.insert("b", `{}`)
+	for _, r := range []*rig{a, b} {
+		r.exec(`insert into outbox (kind, payload, created_at) select 'k', '{}', '2026-01-01' from generate_series(1, 10)`)
 	}
 	a.awaitSettled()
 	b.awaitSettled()
