@@ -87,7 +87,23 @@ type steps struct {
 	err                      error
 }
 
-// openFloor connects the floor to a silent lane and starts listening. The caller closes the floor before the product runs, so that the
+// newFloorLane makes a lane whose table has the outbox's columns and indexes, but
+// neither its trigger nor its checks: what they cost is the product's. The caller
+// must close it.
+func newFloorLane(ctx context.Context, r *rig) (*lane, error) {
+	l, err := r.newSilentLane(ctx)
+	if err != nil {
+		return nil, err
+	}
+	bare := pgx.Identifier{l.schema, "bare"}.Sanitize()
+	if _, err := r.pool.Exec(ctx, l.named(`create table `+bare+` (like {outbox} including all excluding constraints)`)); err != nil {
+		return nil, errors.Join(fmt.Errorf("make the floor's table: %w", err), l.close(ctx))
+	}
+	l.table = bare
+	return l, nil
+}
+
+// openFloor connects the floor to its lane and starts listening. The caller closes the floor before the product runs, so that the
 // product's notifications wake no one else.
 func openFloor(ctx context.Context, l *lane) (_ *floor, err error) {
 	f := &floor{lane: l, done: make(chan steps), stop: func() {}}

@@ -101,7 +101,7 @@ func (m *latencyRun) open(ctx context.Context, r *rig) (err error) {
 	if m.tasks, err = r.newLane(ctx); err != nil {
 		return err
 	}
-	if m.floor, err = r.newSilentLane(ctx); err != nil {
+	if m.floor, err = newFloorLane(ctx, r); err != nil {
 		return err
 	}
 	for range m.pace.workers {

@@ -75,7 +75,22 @@ func (b *bench) start(ctx context.Context, settings map[string]string) (_ *rig, 
 	if err := r.startNATS(b); err != nil {
 		return nil, err
 	}
-	return r, r.describe(ctx, b.report)
+	if err := r.describe(ctx, b.report); err != nil {
+		return nil, err
+	}
+	others := r.others()
+	r.later(func() error { b.report.noteOthers(others()); return nil })
+	return r, nil
+}
+
+// muchOfOthers is from which share of the machine on other processes are worth
+// a word.
+const muchOfOthers = 0.03
+
+func (r *report) noteOthers(share float64, ok bool) {
+	if ok && share >= muchOfOthers {
+		r.note("other processes took %.0f %% of the machine's CPU time meanwhile: times are longer and speeds lower than they would be alone", 100*share)
+	}
 }
 
 func (r *rig) startPostgres(ctx context.Context, b *bench, extra map[string]string) error {
