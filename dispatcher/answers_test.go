@@ -49,6 +49,27 @@ func TestLostAcksAreNotAttempts(t *testing.T) {
 	}
 }
 
+// A claim of which nothing was answered is given back as it was.
+func TestUnansweredClaimIsReleased(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.insertMany(100)
+	r.startFaulty(func(n int, _ []Task, results []Result) {
+		if n == 2 { // after the probe
+			for i := range results {
+				results[i] = Result{Outcome: Unavailable, Err: errAckLate}
+			}
+		}
+	})
+	r.awaitAll(100)
+	if n := see(r.observer, func(w *watcher) int { return w.released }); n != 99 {
+		t.Errorf("%d tasks released, want the 99 of the second claim", n)
+	}
+	if n := query[int](r, `select count(*) from outbox where last_error is not null`); n > 0 {
+		t.Errorf("%d rows were written for an outage", n)
+	}
+}
+
 // Some answers of a claim are lost: what was answered is settled, the others are
 // sent again.
 func TestPartlyLostAcks(t *testing.T) {
