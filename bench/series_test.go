@@ -78,3 +78,12 @@ func TestMergeKeepsBoth(t *testing.T) {
 		t.Errorf("merged: %d times up to %v ms, want 2 up to 3", a.count(), a.ms(100))
 	}
 }
+
+func TestCombinedSpeedIsThatOfOneAfterTheOther(t *testing.T) {
+	t.Parallel()
+	// 2 s for one kind of work and 3 s for the other make 5 s per 600.
+	got := combined(series{300}, series{200})
+	if len(got) != 1 || math.Abs(got[0]-120) > 1e-9 {
+		t.Errorf("combined speed is %v, want [120]", got)
+	}
+}
