@@ -140,28 +140,81 @@ func TestSilentTaskDoesNotKeepTheCircuitOpen(t *testing.T) {
 	}
 }
 
-func TestUnexplainedDuplicateIsReported(t *testing.T) {
+// A message id that another message has taken: the stream drops the task. A copy
+// of the task itself is no surprise, whoever published it.
+func TestDuplicatesAreCompared(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		data string
+		odd  int
+	}{{`{}`, 0}, {`{"another": 1}`, 1}} {
+		t.Run(tt.data, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			d := r.make()
+			d.wrap = func(p publisher) publisher {
+				return &faultyPublisher{publisher: p, spoil: func(int, []Task, []Result) {
+					// As if this process had run for long.
+					d.explains.mu.Lock()
+					d.explains.until = time.Time{}
+					d.explains.mu.Unlock()
+				}}
+			}
+			id := r.insert("k", `{}`)
+			task := Task{ID: id, Kind: "k", Attempt: 1, Body: []byte(tt.data),
+				CreatedAt: query[time.Time](r, `select created_at from outbox`)}
+			msg, err := message("outbox", query[string](r, `select name from outbox_source`), &task)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := r.js.PublishMsg(t.Context(), msg); err != nil {
+				t.Fatal(err)
+			}
+			r.run(d)
+			r.awaitSettled()
+			eventually(t, "the observer is told", func() error {
+				if see(r.observer, func(w *watcher) int { return w.outcomes[Duplicate] }) != 1 {
+					return errors.New("not yet")
+				}
+				return nil
+			})
+			if got := see(r.observer, func(w *watcher) int { return w.odd }); got != tt.odd {
+				t.Errorf("%d unexplained duplicates, want %d", got, tt.odd)
+			}
+		})
+	}
+}
+
+// With a broker that does not answer, a stop ends within the drain timeout.
+func TestDrainTimeout(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	r.insertMany(1)
-	d := r.make()
-	d.wrap = func(p publisher) publisher {
-		return &faultyPublisher{publisher: p, spoil: func(_ int, _ []Task, results []Result) {
-			// As if this process had run for long.
-			d.explains.mu.Lock()
-			d.explains.until = time.Time{}
-			d.explains.mu.Unlock()
-			results[0].Outcome = Duplicate
-		}}
+	r.insertMany(5)
+	waiting := make(chan struct{})
+	d := r.make(func(c *Config) { c.DrainTimeout = time.Second })
+	d.wrap = func(p publisher) publisher { return &stuckPublisher{publisher: p, waiting: waiting} }
+	run := r.run(d)
+	<-waiting
+	run.halt() // fails if Run does not return
+	if n := query[int](r, `select count(*) from outbox where sent_at is not null or attempts > 0`); n > 0 {
+		t.Errorf("%d tasks count as sent or attempted", n)
 	}
-	r.run(d)
-	r.awaitSettled()
-	eventually(t, "it is reported", func() error {
-		if see(r.observer, func(w *watcher) int { return w.odd }) != 1 {
-			return errors.New("not reported")
-		}
-		return nil
-	})
+}
+
+// stuckPublisher gets no answer until it is told to give up.
+type stuckPublisher struct {
+	publisher
+	waiting chan struct{}
+}
+
+func (s *stuckPublisher) publish(ctx context.Context, tasks []Task, _ time.Time) []Result {
+	close(s.waiting)
+	<-ctx.Done()
+	results := make([]Result, len(tasks))
+	for i := range results {
+		results[i] = Result{Outcome: Unavailable, Err: ctx.Err()}
+	}
+	return results
 }
 
 // A dispatcher that was frozen beyond its deadline must not publish: others have
@@ -177,7 +230,7 @@ func TestNothingIsPublishedAfterTheDeadline(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := newNATSPublisher(cfg, js, "s", &streams{js: js, prefix: "outbox"})
+	p := newNATSPublisher(cfg, js, "s", &streams{js: js, prefix: "outbox", denied: newDenials()})
 	results := p.publish(t.Context(), []Task{{ID: 1, Kind: "a", CreatedAt: time.Now()}}, time.Now().Add(-time.Millisecond))
 	if !errors.Is(results[0].Err, errTooLate) || results[0].Outcome != Unavailable {
 		t.Errorf("got %+v", results[0])

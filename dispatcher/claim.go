@@ -15,92 +15,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// The claiming transaction. All its settings are local to it, because a
-// transaction pooler may hand the session to somebody else afterwards.
-const (
-	beginSQL = `begin isolation level read committed read write`
-
-	// limitsSQL bounds what a frozen dispatcher or a vanished host can hold
-	// ($1: publish timeout, $2: twice that, $3: three times, in ms), and
-	// keeps the plan on the two indexes whatever the statistics say: a queue
-	// table is empty when it is analysed and full when it is claimed from.
-	// synchronous_commit is off because losing a mark in a database crash
-	// only means a resend, which the stream drops. With row security in the
-	// way, row_security = off is an error instead of an empty table.
-	limitsSQL = `
-select set_config('statement_timeout', $1::text, true),
-       set_config('lock_timeout', '1000', true),
-       set_config('idle_in_transaction_session_timeout', $2::text, true),
-       case when current_setting('server_version_num')::int >= 170000
-            then set_config('transaction_timeout', $3::text, true) end,
-       set_config('synchronous_commit', 'off', true),
-       set_config('row_security', 'off', true),
-       set_config('enable_seqscan', 'off', true),
-       set_config('enable_bitmapscan', 'off', true),
-       set_config('enable_hashjoin', 'off', true),
-       set_config('enable_mergejoin', 'off', true),
-       set_config('jit', 'off', true),
-       set_config('plan_cache_mode', 'force_generic_plan', true)`
-
-	// The claim marks due tasks as sent, oldest first, before they are: most
-	// succeed, so most cost one write. $1-$3: start after this place in the
-	// due index, or a little before now if that is later and $1 is set; $4:
-	// number of tasks; $5: bytes of bodies; $6: largest body to fetch.
-	//
-	// The materialised CTE matters: "id in (select ... limit n)" may be run
-	// anew for each row and claim far more than n. The size is exact for
-	// bytes; jsonb below 2 kB is taken as the size of its binary form.
-	//
-	// Based on the Agent Wranglers data playbook: https://agentwranglers.se/playbook/data/transactions-and-concurrency/outbox
-	dueSQL = `
-with due as materialized (
-  select id, send_after,
-         coalesce(octet_length(body),
-                  case when pg_column_size(payload) <= 2000 then pg_column_size(payload)
-                       else octet_length(payload::text) end) as size
-    from {outbox}
-   where sent_at is null
-     and dead_at is null
-     and send_after <= now()
-     and (send_after, id) > (case when $1::boolean then greatest($2::timestamptz, now() - interval '2 seconds')
-                                  else $2::timestamptz end, $3::bigint)
-   order by send_after, id
-   limit $4
-     for update skip locked
-)`
-
-	// allSQL takes all of them. If they turn out to be too large together, no
-	// body is fetched, and the claim is made again with cutSQL.
-	allSQL = `, taken as materialized (
-  select id, size from due
-)`
-
-	// cutSQL takes as many as fit, and at least one. The running sum is a
-	// fifth of the cost of claiming small tasks.
-	cutSQL = `, taken as materialized (
-  select id, size
-    from (select id, size,
-                 sum(case when size <= $6 then size else 0 end)
-                   over (order by send_after, id rows unbounded preceding)
-                 - case when size <= $6 then size else 0 end as before
-            from due) as running
-   where before < $5
-)`
-
-	markSQL = `
-update {outbox} as o
-   set sent_at = now(),
-       attempts = least(o.attempts, 2147483646) + 1
-  from taken
- where o.id = taken.id
-returning o.id, o.kind, o.headers, o.attempts, o.created_at, o.send_after, taken.size,
-          case when taken.size <= $6 and (select sum(size) from taken where size <= $6) <= $5::bigint + $6::bigint
-               then o.payload end,
-          case when taken.size <= $6 and (select sum(size) from taken where size <= $6) <= $5::bigint + $6::bigint
-               then o.body end,
-          extract(epoch from now() - greatest(o.created_at, o.send_after))::float8`
-)
-
 // place is a position in the due index. The zero place is before everything.
 type place struct {
 	after time.Time
@@ -145,10 +59,12 @@ var errDoubt = errors.New("the claim's counts do not add up")
 // table claims from and settles in the outbox of one schema.
 type table struct {
 	pool           *pgxpool.Pool
+	name           string // qualified and quoted
 	publishTimeout time.Duration
 	limits         [3]string
 
-	claimStmt, cutStmt, undoStmt, asideStmt, peekStmt, sourceStmt, headStmt string
+	claimStmt, cutStmt, undoStmt, peekStmt, sourceStmt, headStmt string
+	held                                                         held
 }
 
 func newTable(pool *pgxpool.Pool, schema string, publishTimeout time.Duration) *table {
@@ -158,8 +74,8 @@ func newTable(pool *pgxpool.Pool, schema string, publishTimeout time.Duration) *
 		"{outbox_source}", pgx.Identifier{schema, "outbox_source"}.Sanitize(),
 	).Replace
 	t := &table{
-		pool: pool, publishTimeout: publishTimeout,
-		claimStmt: named(dueSQL + allSQL + markSQL), cutStmt: named(dueSQL + cutSQL + markSQL), undoStmt: named(undoSQL), asideStmt: named(asideSQL),
+		pool: pool, name: pgx.Identifier{schema, "outbox"}.Sanitize(), publishTimeout: publishTimeout,
+		claimStmt: named(dueSQL + allSQL + markSQL), cutStmt: named(dueSQL + cutSQL + markSQL), undoStmt: named(undoSQL),
 		peekStmt: named(peekSQL), sourceStmt: named(sourceSQL), headStmt: named(headSQL),
 	}
 	for i := range t.limits {
@@ -196,6 +112,10 @@ func (t *table) claim(ctx context.Context, a ask) (*claim, error) {
 	return c, err
 }
 
+// errSwollen ends the reading of a claim whose bodies are larger than their
+// sizes said: a number such as 1e131071 is stored in a few bytes.
+var errSwollen = errors.New("bodies are larger than their stored form")
+
 func (t *table) claimOnce(ctx context.Context, a ask) (*claim, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*t.publishTimeout)
 	defer cancel()
@@ -223,7 +143,7 @@ func (c *claim) read(ctx context.Context, a ask, begun time.Time) (err error) {
 	if a.large {
 		stmt = c.table.cutStmt
 	}
-	batch.Queue(stmt, a.hot, a.from.timestamp(), a.from.id, a.tasks, a.bytes, a.fetch)
+	batch.Queue(stmt, a.hot, a.from.timestamp(), a.from.id, a.tasks, a.bytes, a.fetch, c.table.held.ids(begun))
 	res := c.conn.SendBatch(ctx, &batch)
 	defer func() {
 		if closeErr := res.Close(); err == nil && closeErr != nil {
@@ -240,10 +160,16 @@ func (c *claim) read(ctx context.Context, a ask, begun time.Time) (err error) {
 		return err
 	}
 	defer rows.Close()
+	var read int64
 	for rows.Next() {
 		t, err := scanTask(rows)
 		if err != nil {
 			return err
+		}
+		if read += int64(len(t.Body)); read > 2*(a.bytes+a.fetch) && a.tasks > 1 {
+			// Reading on only to throw away could take long: hang up.
+			_ = c.conn.Conn().Close(ctx)
+			return errSwollen
 		}
 		t.claimed = begun
 		if int64(t.size) <= a.fetch {
@@ -280,6 +206,7 @@ func scanTask(rows pgx.Rows) (t Task, err error) {
 	if body == nil {
 		t.Body = payload
 	}
+	t.size = max(t.size, len(t.Body))
 	t.rawHeaders = headers
 	return t, nil
 }

@@ -62,12 +62,11 @@ func classify(err error) Outcome {
 	switch {
 	case errors.Is(err, nats.ErrMaxPayload),
 		errors.Is(err, nats.ErrBadSubject),
-		errors.Is(err, nats.ErrBadHeaderMsg),
-		errors.Is(err, nats.ErrHeadersNotSupported):
+		errors.Is(err, nats.ErrBadHeaderMsg):
 		return Rejected
 	}
-	// Disconnected, timed out, no responders, draining, stalled, an answer
-	// that is no acknowledgement.
+	// Disconnected, timed out, no responders, draining, stalled, a server
+	// without headers, an answer that is no acknowledgement.
 	return Unavailable
 }
 

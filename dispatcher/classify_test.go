@@ -22,6 +22,7 @@ func TestClassify(t *testing.T) {
 		{nats.ErrReconnectBufExceeded, Unavailable},
 		{nats.ErrDisconnected, Unavailable},
 		{nats.ErrTimeout, Unavailable},
+		{nats.ErrHeadersNotSupported, Unavailable},
 		{jetstream.ErrAsyncPublishTimeout, Unavailable},
 		{jetstream.ErrNoStreamResponse, Unavailable},
 		{jetstream.ErrTooManyStalledMsgs, Unavailable},

@@ -3,7 +3,6 @@ package dispatcher
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -21,7 +20,7 @@ func (d *Dispatcher) deliver(ctx context.Context, c *claim) {
 	if cause != nil && (answered == 0 || !d.cfg.NATS.IsConnected()) {
 		d.circuit.trip(cause)
 	}
-	if answered == 0 {
+	if cause != nil && answered == 0 {
 		// Nobody answered: give the claim back as it was.
 		c.release()
 		d.explains.note(time.Now())
@@ -39,8 +38,12 @@ func (d *Dispatcher) deliver(ctx context.Context, c *claim) {
 func (d *Dispatcher) deliverProbe(ctx context.Context, c *claim) bool {
 	results, took := d.publish(ctx, c)
 	answered, cause := tally(results)
-	if answered == 0 {
+	switch {
+	case cause != nil:
 		d.circuit.trip(cause)
+	case answered == 0:
+		// It did not get as far as the broker: try another at once.
+		d.circuit.probeNow()
 	}
 	d.settle(ctx, c, results, took)
 	return answered > 0
@@ -52,14 +55,17 @@ func (d *Dispatcher) publish(ctx context.Context, c *claim) ([]Result, time.Dura
 	return results, time.Since(begun)
 }
 
-// tally counts the tasks about which the broker gave an answer, and returns the
-// first cause of silence.
+// tally counts the tasks about which the broker itself gave an answer, and
+// returns the first cause of silence.
 func tally(results []Result) (answered int, cause error) {
 	for i := range results {
-		if results[i].Outcome != Unavailable {
+		switch {
+		case results[i].Outcome == Unavailable:
+			if cause == nil {
+				cause = results[i].Err
+			}
+		case !results[i].local:
 			answered++
-		} else if cause == nil {
-			cause = results[i].Err
 		}
 	}
 	return answered, cause
@@ -78,7 +84,7 @@ func (d *Dispatcher) settle(ctx context.Context, c *claim, results []Result, too
 			stored++
 		case Duplicate:
 			stored++
-			r.Unexplained = !d.explains.explain(t, r.Acked)
+			r.Unexplained = !d.explains.explain(t, r.Acked) && !d.pub.same(ctx, t, r)
 		case Rejected:
 			r.Dead = true
 			u.add(t.ID, true, true, -1, r.Err)
@@ -115,6 +121,10 @@ func (d *Dispatcher) report(tasks []Task, results []Result) {
 			d.log.Error("the stream has this message id already and nothing explains it: two tasks may share an id and one was dropped; compare the stored message",
 				"task", tasks[i].ID, "kind", tasks[i].Kind)
 		}
+		if r := &results[i]; r.Outcome == Refused && !r.Dead && d.refusals.news(r.Err.Error(), r.Acked) {
+			d.log.Warn("tasks are refused and retried", "task", tasks[i].ID, "kind", tasks[i].Kind,
+				"attempts", tasks[i].Attempt, "reason", reasonText(r.Err))
+		}
 		if results[i].Dead {
 			d.log.Error("task is a dead letter", "task", tasks[i].ID, "kind", tasks[i].Kind,
 				"attempts", tasks[i].Attempt, "reason", reasonText(results[i].Err))
@@ -130,7 +140,7 @@ func (d *Dispatcher) settleFailed(ctx context.Context, tasks []Task, err error) 
 	d.log.Warn("a claim could not be settled, its tasks are sent again", "tasks", len(tasks), "error", err)
 	if rowFault(err) || errors.Is(err, errDoubt) {
 		if len(tasks) == 1 {
-			d.aside(ctx, tasks[0].ID, err)
+			d.holdBack(tasks[0].ID, err)
 		} else {
 			d.careful.Store(int64(len(tasks)))
 		}
@@ -142,19 +152,38 @@ func (d *Dispatcher) settleFailed(ctx context.Context, tasks []Task, err error) 
 	d.look.notify()
 }
 
-// aside moves one task out of the way that the database will not let settle.
-func (d *Dispatcher) aside(ctx context.Context, id int64, cause error) {
-	reason := fmt.Errorf("set aside: %w", cause)
-	if err := d.table.setAside(ctx, id, d.cfg.RetryMax.Seconds(), reason); err != nil {
-		d.log.Error("a task can be neither settled nor set aside", "task", id, "error", err, "cause", cause)
-		return
+// holdBack keeps a task out of the claims for a while that the database does not
+// let us mark or settle.
+func (d *Dispatcher) holdBack(id int64, cause error) {
+	wait := d.table.held.add(id, time.Now())
+	d.log.Error("task held back: the database refuses to record it", "task", id, "retry_in", wait, "error", cause)
+}
+
+// sparing keeps the log from saying the same thing for every task.
+type sparing struct {
+	mu   sync.Mutex
+	said map[string]time.Time
+}
+
+// news reports whether the text was not said within the last minute, and notes
+// that it is said now.
+func (s *sparing) news(text string, now time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if now.Sub(s.said[text]) < time.Minute {
+		return false
 	}
-	d.log.Error("task set aside: the database refuses to record it", "task", id, "retry_in", d.cfg.RetryMax, "error", cause)
+	if s.said == nil || len(s.said) >= 100 {
+		s.said = map[string]time.Time{}
+	}
+	s.said[text] = now
+	return true
 }
 
 // explanations remembers why a stream may call a message a duplicate: for some
 // time after this process began, or after any lost answer, copies are expected.
-// Beyond that, two tasks may share a message id, and one of them was dropped.
+// Beyond that the stored message is compared with the task: two tasks may share
+// a message id, and one of them was dropped.
 type explanations struct {
 	mu    sync.Mutex
 	until time.Time

@@ -84,22 +84,29 @@ func TestEveryFormOfInsertWakes(t *testing.T) {
 	r := newRig(t)
 	d := r.start()
 	eventually(t, "the dispatcher listens", healthyWake(d))
+	awaitWakes := func(n int) {
+		t.Helper()
+		r.awaitSettled()
+		eventually(t, "the wakes are seen", func() error {
+			if got := see(r.observer, func(w *watcher) int { return w.wakes["notify"] }); got != n {
+				return fmt.Errorf("%d wakes for %d commits", got, n)
+			}
+			return nil
+		})
+	}
 	r.insert("one", `{}`)
-	r.awaitSettled()
+	awaitWakes(1)
 	r.exec(`insert into outbox (kind, payload) values ('two', '{}'), ('three', '{}')`)
-	r.awaitSettled()
+	awaitWakes(2)
 	r.insertMany(10)
-	r.awaitSettled()
+	awaitWakes(3)
 	rows := [][]any{{"copied", map[string]int{"a": 1}}, {"copied", map[string]int{"a": 2}}}
 	if _, err := r.db.CopyFrom(t.Context(), pgx.Identifier{"outbox"}, []string{"kind", "payload"}, pgx.CopyFromRows(rows)); err != nil {
 		t.Fatal(err)
 	}
-	r.awaitSettled()
+	awaitWakes(4)
 	if n := len(r.storedIDs()); n != 15 {
 		t.Errorf("%d tasks stored, want 15", n)
-	}
-	if n := see(r.observer, func(w *watcher) int { return w.wakes["notify"] }); n != 4 {
-		t.Errorf("%d wakes for 4 commits", n)
 	}
 }
 

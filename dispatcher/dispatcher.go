@@ -10,7 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -31,6 +30,7 @@ type Dispatcher struct {
 	streams  *streams
 	pub      publisher // set by Run once the source's name is known
 	explains explanations
+	refusals sparing
 	// wrap, in tests, puts a publisher between that spoils answers.
 	wrap func(publisher) publisher
 
@@ -47,6 +47,7 @@ type Dispatcher struct {
 	// unsettled counts settlements that failed in a row.
 	unsettled atomic.Int64
 
+	started  atomic.Bool
 	mu       sync.Mutex
 	database error
 	running  bool
@@ -73,13 +74,14 @@ func New(cfg Config) (*Dispatcher, error) {
 		retry:   backoff{min: cfg.RetryMin, max: cfg.RetryMax},
 		streams: &streams{
 			js: js, prefix: cfg.Prefix, only: cfg.Stream,
-			span: retrySpan(cfg.PublishTimeout), broker: cfg.NATS.MaxPayload,
+			span: retrySpan(cfg.PublishTimeout), broker: cfg.NATS.MaxPayload, denied: newDenials(),
 		},
 		wakes: newSignal(), look: newSignal(), nudge: newSignal(),
 		slots: make(chan struct{}, cfg.Workers),
 		work:  make(chan *claim),
 	}
 	d.fit.Store(int64(cfg.Batch))
+	d.table.held.retry = backoff{min: 10 * time.Second, max: max(cfg.RetryMax, 10*time.Second)}
 	d.wake = newWakeState(cfg.Wake, d.wakeChanged)
 	d.circuit = newCircuit(d.circuitChanged)
 	return d, nil
@@ -94,8 +96,12 @@ func retrySpan(publishTimeout time.Duration) time.Duration { return 2*publishTim
 // returns nil. It returns an error only for what waiting cannot cure: no
 // outbox in the schema, a role without rights, a NATS connection closed for
 // good. It waits for a database or a broker that is not there yet. All
-// goroutines that it started have ended when it returns. Call it once.
+// goroutines that it started have ended when it returns. A second call is an
+// error.
 func (d *Dispatcher) Run(ctx context.Context) error {
+	if d.started.Swap(true) {
+		return errors.New("this dispatcher has run already: make another with New")
+	}
 	source, err := d.awaitSource(ctx)
 	if err != nil || ctx.Err() != nil {
 		return err
@@ -105,22 +111,18 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 		return fmt.Errorf("JetStream: %w", err)
 	}
 	defer js.CleanupPublisher()
-	pub := newNATSPublisher(d.cfg, js, source, d.streams)
-	d.pub = pub
+	d.pub = newNATSPublisher(d.cfg, js, source, d.streams)
 	if d.wrap != nil {
-		d.pub = d.wrap(pub)
+		d.pub = d.wrap(d.pub)
 	}
-	defer d.watchErrors(pub)()
+	defer d.watchErrors()()
 
 	// Two contexts: ctx means stop claiming. What is in hand runs on until
 	// it is finished, or the drain timeout is over.
 	inHand, abandon := context.WithCancel(context.WithoutCancel(ctx))
 	defer abandon()
-	defer context.AfterFunc(ctx, func() {
-		d.log.Info("stopping: finishing the claims in hand", "timeout", d.cfg.DrainTimeout)
-		time.AfterFunc(d.cfg.DrainTimeout, abandon)
-	})()
 
+	finished := make(chan struct{}) // closed when no claim is in hand any more
 	g, claiming := errgroup.WithContext(ctx)
 	g.Go(func() error { return d.watchBroker(claiming) })
 	if d.cfg.Wake == WakeNotify {
@@ -134,8 +136,15 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 		d.loop(claiming, inHand)
 		return nil
 	})
+	g.Go(func() error {
+		<-claiming.Done()
+		d.log.Info("stopping: finishing the claims in hand", "timeout", d.cfg.DrainTimeout)
+		d.giveUp(finished, abandon)
+		return nil
+	})
+	var workers sync.WaitGroup
 	for range d.cfg.Workers {
-		g.Go(func() error {
+		workers.Go(func() {
 			for c := range d.work {
 				d.deliver(inHand, c)
 				if c.cut {
@@ -144,15 +153,31 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 				<-d.slots
 				d.nudge.notify()
 			}
-			return nil
 		})
 	}
+	g.Go(func() error {
+		workers.Wait()
+		close(finished)
+		return nil
+	})
 	d.setRunning(true)
 	defer d.setRunning(false)
 	d.log.Info("dispatching", "schema", d.cfg.Schema, "prefix", d.cfg.Prefix, "source", source, "wake", d.cfg.Wake)
 	err = g.Wait()
 	d.log.Info("stopped")
 	return err
+}
+
+// giveUp abandons the claims in hand if they are not finished in time.
+func (d *Dispatcher) giveUp(finished <-chan struct{}, abandon context.CancelFunc) {
+	patience := time.NewTimer(d.cfg.DrainTimeout)
+	defer patience.Stop()
+	select {
+	case <-finished:
+	case <-patience.C:
+		d.log.Warn("the claims in hand were not finished in time, their tasks are sent again")
+		abandon()
+	}
 }
 
 // awaitSource waits until the database tells the name of this outbox.
@@ -173,71 +198,6 @@ func (d *Dispatcher) awaitSource(ctx context.Context) (string, error) {
 		d.databaseFailed(err)
 		sleep(ctx, retry.delay(n))
 	}
-}
-
-// watchErrors listens for permission violations, which the server reports on
-// the connection and not on the message. It returns how to stop.
-func (d *Dispatcher) watchErrors(pub *natsPublisher) (stop func()) {
-	before := d.cfg.NATS.ErrorHandler()
-	d.cfg.NATS.SetErrorHandler(func(nc *nats.Conn, sub *nats.Subscription, err error) {
-		if subject, ok := deniedSubject(err); ok {
-			pub.denied.note(subject)
-		}
-		if before != nil {
-			before(nc, sub, err)
-			return
-		}
-		d.log.Warn("NATS reports an error", "error", err)
-	})
-	return func() { d.cfg.NATS.SetErrorHandler(before) }
-}
-
-// watchBroker follows the connection: it opens the circuit when the connection
-// is lost, asks for a probe when it is back, and checks the streams each minute.
-func (d *Dispatcher) watchBroker(ctx context.Context) error {
-	changes := d.cfg.NATS.StatusChanged()
-	defer d.cfg.NATS.RemoveStatusListener(changes)
-	minute := time.NewTicker(time.Minute)
-	defer minute.Stop()
-	d.explains.note(time.Now())
-	for {
-		// The channel may have missed a change: ask for the state itself.
-		switch {
-		case d.cfg.NATS.IsClosed():
-			err := d.cfg.NATS.LastError()
-			if err == nil {
-				return ErrBrokerClosed
-			}
-			return fmt.Errorf("%w: %w", ErrBrokerClosed, err)
-		case !d.cfg.NATS.IsConnected():
-			d.circuit.trip(errNotOnline)
-		default:
-			d.circuit.probeNow()
-		}
-		d.nudge.notify()
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-changes:
-		case <-minute.C:
-			if err := d.checkStreams(ctx); err != nil && ctx.Err() == nil {
-				d.circuit.trip(err)
-			}
-		}
-	}
-}
-
-// checkStreams reads the streams and logs what is newly wrong with them.
-func (d *Dispatcher) checkStreams(ctx context.Context) error {
-	changed, err := d.streams.refresh(ctx)
-	for _, f := range changed {
-		level := slog.LevelWarn
-		if f.Severity == SeverityError {
-			level = slog.LevelError
-		}
-		d.log.Log(ctx, level, "stream check", "finding", f.Text, "check", f.Check, "stream", f.Stream)
-	}
-	return err
 }
 
 // Health returns a snapshot of the dispatcher's state. It asks nobody and may

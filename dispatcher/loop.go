@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
@@ -108,7 +109,6 @@ func (l *looker) whole(why string) {
 	channel := ""
 	if l.d.cfg.Wake == WakeNotify {
 		channel = l.d.channel
-		l.d.wake.sent(begun)
 	}
 	// Not on claiming: a statement cut off in the middle costs its connection.
 	o, err := l.d.table.peek(l.inHand, l.d.cfg.Schema, channel, l.d.canary)
@@ -116,8 +116,12 @@ func (l *looker) whole(why string) {
 		l.failed(err)
 		return
 	}
-	l.worked()
+	if !o.due {
+		// With something due, the claim tells whether the database works.
+		l.worked()
+	}
 	if channel != "" {
+		l.d.wake.sent(begun)
 		l.d.wake.triggerSeen(o.trigger)
 	}
 	now := time.Now()
@@ -146,14 +150,12 @@ func (l *looker) probe() {
 	c, err := l.d.table.claim(l.inHand, a)
 	if err != nil {
 		l.failed(err)
-		l.blame(err)
+		l.blame(err, a)
 		return
 	}
 	l.worked()
-	if len(c.tasks) > 0 {
-		if !l.d.deliverProbe(l.inHand, c) {
-			return
-		}
+	if len(c.tasks) > 0 && !l.d.deliverProbe(l.inHand, c) {
+		return
 	}
 	l.d.circuit.reset()
 	l.agenda.owe(time.Now(), "recheck")
@@ -174,16 +176,16 @@ func (l *looker) failed(err error) {
 // useless too: the server was stopped or became a standby, or the network
 // broke. Finding out one by one would take a failure each.
 func connectionLost(err error) bool {
-	pgErr, ok := errors.AsType[*pgconn.PgError](err)
-	if !ok {
-		return true
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
+		switch pgErr.Code {
+		case "25006", // read_only_sql_transaction
+			"57P01", "57P02", "57P03": // admin_shutdown, crash_shutdown, cannot_connect_now
+			return true
+		}
+		return false
 	}
-	switch pgErr.Code {
-	case "25006", // read_only_sql_transaction
-		"57P01", "57P02", "57P03": // admin_shutdown, crash_shutdown, cannot_connect_now
-		return true
-	}
-	return false
+	_, unreadable := errors.AsType[pgx.ScanArgError](err)
+	return !unreadable && !errors.Is(err, errDoubt) && !errors.Is(err, errSwollen)
 }
 
 func (l *looker) worked() {
@@ -192,21 +194,21 @@ func (l *looker) worked() {
 }
 
 // blame narrows down a claim that the database refuses because of what is in
-// a row: one by one first, then the head of the queue is moved aside.
-func (l *looker) blame(err error) {
+// a row: one by one first, then the task that cannot be claimed is held back.
+func (l *looker) blame(err error, a ask) {
 	if !rowFault(err) {
 		return
 	}
-	if l.d.careful.Load() == 0 {
-		l.d.careful.Store(int64(l.d.cfg.Batch))
+	if a.tasks > 1 {
+		l.d.careful.Store(int64(a.tasks))
 		return
 	}
-	id, headErr := l.d.table.head(l.inHand)
+	id, headErr := l.d.table.head(l.inHand, a)
 	if headErr != nil {
 		l.d.log.Error("a task cannot be claimed, nor found", "error", err, "find_error", headErr)
 		return
 	}
-	l.d.aside(l.inHand, id, err)
+	l.d.holdBack(id, err)
 }
 
 // rowFault reports whether the database refused because of a row's content, not

@@ -1,6 +1,7 @@
 package dispatcher
 
 import (
+	"errors"
 	"sync"
 	"time"
 )
@@ -19,7 +20,11 @@ func (l *looker) pass(hot bool) int {
 	if !p.over {
 		// There is more than one claim's worth.
 		var wg sync.WaitGroup
-		for range min(claimers, l.d.cfg.Workers) {
+		n := min(claimers, l.d.cfg.Workers)
+		if l.d.careful.Load() > 0 {
+			n = 1
+		}
+		for range n {
 			wg.Go(func() {
 				for l.advance(p) {
 				}
@@ -30,7 +35,7 @@ func (l *looker) pass(hot bool) int {
 	switch {
 	case p.err != nil:
 		l.failed(p.err)
-		l.blame(p.err)
+		l.blame(p.err, p.failed)
 	case p.answered:
 		l.worked()
 	}
@@ -47,6 +52,7 @@ type pass struct {
 	over     bool
 	answered bool // the database answered
 	err      error
+	failed   ask // the claim that failed with err
 }
 
 // advance makes one claim of the pass and hands it to a worker. It reports
@@ -70,6 +76,12 @@ func (l *looker) advance(p *pass) bool {
 	c, err := l.d.table.claim(l.inHand, a)
 	if err != nil {
 		<-l.d.slots
+		if errors.Is(err, errSwollen) {
+			l.d.fit.Store(int64(max(1, a.tasks/10)))
+		}
+		p.mu.Lock()
+		p.failed = a
+		p.mu.Unlock()
 		return p.end(err)
 	}
 	l.d.cfg.Observer.Claimed(len(c.tasks), time.Since(begun))

@@ -35,19 +35,24 @@ select (select id
                   and t.tgname = 'outbox_notify' and t.tgenabled in ('O', 'A')),
        case when $2::text <> '' then pg_catalog.pg_notify($2, $3) end::text is null`
 
-	// headSQL names the task that the next claim of one would take.
+	// headSQL names the task that a claim of one would take; $1-$3 and $4 are
+	// the claim's $1-$3 and $7.
 	headSQL = `
 select id
   from {outbox}
- where sent_at is null and dead_at is null and send_after <= now()
+ where sent_at is null
+   and dead_at is null
+   and send_after <= now()
+   and (send_after, id) > (case when $1::boolean then greatest($2::timestamptz, now() - interval '2 seconds')
+                                else $2::timestamptz end, $3::bigint)
+   and id <> all($4::bigint[])
  order by send_after, id
  limit 1
    for update skip locked`
 
 	sourceSQL = `
-select name
-  from {outbox_source}
-`
+select name, pg_catalog.has_table_privilege($1, 'select') and pg_catalog.has_table_privilege($1, 'update')
+  from {outbox_source}`
 )
 
 // outlook is what a peek saw.
@@ -76,11 +81,11 @@ func (t *table) peek(ctx context.Context, schema, channel, canary string) (o out
 	return o, nil
 }
 
-// head names the oldest due task that nobody has claimed.
-func (t *table) head(ctx context.Context) (id int64, err error) {
+// head names the task that a claim of one would take.
+func (t *table) head(ctx context.Context, a ask) (id int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, t.publishTimeout)
 	defer cancel()
-	if err := t.pool.QueryRow(ctx, t.headStmt).Scan(&id); err != nil {
+	if err := t.pool.QueryRow(ctx, t.headStmt, a.hot, a.from.timestamp(), a.from.id, t.held.ids(time.Now())).Scan(&id); err != nil {
 		return 0, fmt.Errorf("find the oldest due task: %w", err)
 	}
 	return id, nil
@@ -90,17 +95,27 @@ func (t *table) head(ctx context.Context) (id int64, err error) {
 func (t *table) source(ctx context.Context) (name string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, t.publishTimeout)
 	defer cancel()
-	if err := t.pool.QueryRow(ctx, t.sourceStmt).Scan(&name); err != nil {
+	var allowed bool
+	if err := t.pool.QueryRow(ctx, t.sourceStmt, t.name).Scan(&name, &allowed); err != nil {
 		return "", fmt.Errorf("read outbox_source: %w", err)
+	}
+	if !allowed {
+		return "", errNoRights
 	}
 	return name, nil
 }
+
+var errNoRights = errors.New("no right to select from and update the outbox")
 
 // startupError reports whether err is one that waiting does not cure, and says
 // what to do.
 func startupError(schema string, err error) error {
 	if errors.Is(err, pgx.ErrNoRows) {
 		return fmt.Errorf("outbox_source in schema %q is empty: put the source's name back, or run 'dispatcher migrate up' on a fresh schema", schema)
+	}
+	const rights = "the database role may not read and update the outbox in schema %q: grant it what migrations/README.md lists for a dispatcher: %w"
+	if errors.Is(err, errNoRights) {
+		return fmt.Errorf(rights, schema, err)
 	}
 	pgErr, ok := errors.AsType[*pgconn.PgError](err)
 	if !ok {
@@ -110,7 +125,7 @@ func startupError(schema string, err error) error {
 	case "42P01", "3F000": // undefined_table, invalid_schema_name
 		return fmt.Errorf("no outbox in schema %q: run 'dispatcher migrate up --schema %s': %w", schema, schema, err)
 	case "42501": // insufficient_privilege
-		return fmt.Errorf("the database role may not read the outbox in schema %q: grant it what the README lists for a dispatcher: %w", schema, err)
+		return fmt.Errorf(rights, schema, err)
 	case "28P01", "28000", "3D000": // invalid_password, invalid_authorization_specification, invalid_catalog_name
 		return fmt.Errorf("the database does not let us in: %w", err)
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -16,6 +15,8 @@ import (
 // answers.
 type publisher interface {
 	publish(ctx context.Context, tasks []Task, deadline time.Time) []Result
+	// same reports whether the message that made r a duplicate is the task's own.
+	same(ctx context.Context, t *Task, r *Result) bool
 }
 
 var (
@@ -32,13 +33,12 @@ type natsPublisher struct {
 	js             jetstream.JetStream // its own handle: one counter of pending acks each
 	prefix, source string
 	streams        *streams
-	denied         denials
+	denied         *denials
 	opts           []jetstream.PublishOpt
 }
 
 func newNATSPublisher(cfg Config, js jetstream.JetStream, source string, s *streams) *natsPublisher {
-	p := &natsPublisher{nc: cfg.NATS, js: js, prefix: cfg.Prefix, source: source, streams: s}
-	p.denied.ch = make(chan struct{})
+	p := &natsPublisher{nc: cfg.NATS, js: js, prefix: cfg.Prefix, source: source, streams: s, denied: s.denied}
 	// The client's own retries would reorder and publish after we gave up.
 	p.opts = []jetstream.PublishOpt{jetstream.WithRetryAttempts(0), jetstream.WithStallWait(cfg.PublishTimeout / 2)}
 	if cfg.Stream != "" {
@@ -114,12 +114,14 @@ func (p *natsPublisher) send(t *Task, deadline time.Time) (jetstream.PubAckFutur
 	}
 	f, err := p.js.PublishMsgAsync(msg, p.opts...)
 	if err != nil {
-		return nil, Result{Outcome: classify(err), Err: fmt.Errorf("publish: %w", err), Acked: time.Now()}
+		return nil, Result{Outcome: classify(err), Err: fmt.Errorf("publish: %w", err), Acked: time.Now(), local: true}
 	}
 	return f, Result{}
 }
 
-func rejected(err error) Result { return Result{Outcome: Rejected, Err: err, Acked: time.Now()} }
+func rejected(err error) Result {
+	return Result{Outcome: Rejected, Err: err, Acked: time.Now(), local: true}
+}
 
 // fetchLimit is the largest body worth reading from the database.
 func fetchLimit(nc *nats.Conn) int64 {
@@ -160,6 +162,8 @@ func (p *natsPublisher) await(ctx context.Context, f jetstream.PubAckFuture, sub
 			return p.acked(ctx, ack, w)
 		case err := <-f.Err():
 			return failed(err)
+		case <-ctx.Done():
+			w.late = true
 		case <-w.denied:
 			w.denied = p.denied.next()
 		case <-w.expire:
@@ -169,7 +173,7 @@ func (p *natsPublisher) await(ctx context.Context, f jetstream.PubAckFuture, sub
 }
 
 func (p *natsPublisher) acked(ctx context.Context, ack *jetstream.PubAck, w *waiting) Result {
-	r := Result{Acked: time.Now()}
+	r := Result{Acked: time.Now(), stream: ack.Stream, seq: ack.Sequence}
 	if ack.Stream != w.stream && !p.streams.ours(ctx, ack.Stream) {
 		// Any subscriber on the subject can answer, so this proves nothing.
 		r.Outcome, r.Err = Refused, fmt.Errorf("%w: %q", errForeign, ack.Stream)
@@ -184,78 +188,4 @@ func (p *natsPublisher) acked(ctx context.Context, ack *jetstream.PubAck, w *wai
 
 func failed(err error) Result {
 	return Result{Outcome: classify(err), Err: fmt.Errorf("publish: %w", err), Acked: time.Now()}
-}
-
-// explain finds out what silence meant. A subject that no stream captures, while
-// others have one, is that task's own trouble; anything else is the broker's.
-func (p *natsPublisher) explain(ctx context.Context, tasks []Task, results []Result) {
-	const maxSubjects = 16
-	known := map[string]Result{}
-	for i := range results {
-		r := &results[i]
-		if r.Outcome != Unavailable || !silent(r.Err) || !p.nc.IsConnected() {
-			continue
-		}
-		subject := p.subject(&tasks[i])
-		verdict, ok := known[subject]
-		if !ok {
-			if len(known) >= maxSubjects {
-				continue
-			}
-			verdict = p.ask(ctx, subject, *r)
-			known[subject] = verdict
-		}
-		if verdict.Outcome == Refused {
-			*r = verdict
-		}
-	}
-}
-
-func (p *natsPublisher) ask(ctx context.Context, subject string, r Result) Result {
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	_, err := p.js.StreamNameBySubject(ctx, subject)
-	if !errors.Is(err, jetstream.ErrStreamNotFound) {
-		return r
-	}
-	// "No stream for anything" is an outage; tasks must not pay for it.
-	if some, err := p.streams.any(ctx); err != nil || !some {
-		return r
-	}
-	return Result{Outcome: Refused, Acked: r.Acked, Err: fmt.Errorf("no stream captures subject %q: create one or add the subject to one", subject)}
-}
-
-// denials remembers permission violations. The server reports them on the
-// connection, naming the subject; the message itself only goes unanswered.
-type denials struct {
-	mu sync.Mutex
-	at map[string]time.Time
-	ch chan struct{}
-}
-
-func (d *denials) note(subject string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	// A violation matters to publishes in flight only; there are few subjects,
-	// but they come from the tasks, so bound them.
-	if d.at == nil || len(d.at) >= 1000 {
-		d.at = map[string]time.Time{}
-	}
-	d.at[subject] = time.Now()
-	close(d.ch)
-	d.ch = make(chan struct{})
-}
-
-// since reports whether the subject was denied after t.
-func (d *denials) since(subject string, t time.Time) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.at[subject].After(t)
-}
-
-// next is closed at the next violation of any subject.
-func (d *denials) next() <-chan struct{} {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.ch
 }

@@ -7,12 +7,11 @@ import (
 	"unicode/utf8"
 )
 
-const (
-	// undoSQL takes the mark back from tasks that were not stored. One whose
-	// attempt does not count keeps its attempts; one with a negative delay
-	// keeps its place in the queue. Attempts and delay are capped here, where
-	// an overflow would abort the batch and have its stored tasks resent for ever.
-	undoSQL = `
+// undoSQL takes the mark back from tasks that were not stored. One whose
+// attempt does not count keeps its attempts; one with a negative delay
+// keeps its place in the queue. Attempts and delay are capped here, where
+// an overflow would abort the batch and have its stored tasks resent for ever.
+const undoSQL = `
 update {outbox} as o
    set sent_at = null,
        attempts = case when u.counted then o.attempts else greatest(o.attempts - 1, 0) end,
@@ -22,16 +21,6 @@ update {outbox} as o
        last_error = u.reason
   from unnest($1::bigint[], $2::boolean[], $3::boolean[], $4::float8[], $5::text[]) as u(id, counted, dead, delay, reason)
  where o.id = u.id`
-
-	// asideSQL moves one task out of the way after its own settlement
-	// failed for a reason that lies in the row.
-	asideSQL = `
-update {outbox} as o
-   set send_after = clock_timestamp() + least($2::float8, 86400) * interval '1 second',
-       attempts = least(o.attempts, 2147483646) + 1,
-       last_error = $3
- where o.id = $1 and o.sent_at is null and o.dead_at is null`
-)
 
 // maxReason bounds last_error, in bytes.
 const maxReason = 1000
@@ -85,17 +74,6 @@ func (c *claim) settle(ctx context.Context, stored int, u undo) error {
 	}
 	c.conn.Release()
 	c.conn = nil
-	return nil
-}
-
-// setAside postpones a task whose settlement the database refuses, so that it
-// holds up no other.
-func (t *table) setAside(ctx context.Context, id int64, delay float64, reason error) error {
-	ctx, cancel := context.WithTimeout(ctx, t.publishTimeout)
-	defer cancel()
-	if _, err := t.pool.Exec(ctx, t.asideStmt, id, delay, reasonText(reason)); err != nil {
-		return fmt.Errorf("set task %d aside: %w", id, err)
-	}
 	return nil
 }
 

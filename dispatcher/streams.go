@@ -21,6 +21,7 @@ type streams struct {
 	only   string // the configured stream, or ""
 	span   time.Duration
 	broker func() int64 // max_payload
+	denied *denials
 
 	mu       sync.Mutex
 	names    map[string]bool
@@ -69,9 +70,11 @@ func (s *streams) snapshot() []Finding {
 func (s *streams) refresh(ctx context.Context) (changed []Finding, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
+	begun := time.Now()
 	infos, err := streamInfos(ctx, s.js, s.prefix, s.only)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.checked = time.Now()
 	var findings []Finding
 	switch {
 	case err == nil:
@@ -81,16 +84,15 @@ func (s *streams) refresh(ctx context.Context) (changed []Finding, err error) {
 			s.names[i.Config.Name] = true
 		}
 		err = unusable(infos, findings)
-	case inTheDark(err):
+	case timedOut(err) && s.denied.beside(s.prefix, begun):
 		findings = []Finding{{
 			Severity: SeverityWarning, Check: "exists", Stream: s.only,
-			Text: "the streams cannot be checked: grant the dispatcher's user publish on $JS.API.STREAM.NAMES and $JS.API.STREAM.INFO.*",
+			Text: "the streams cannot be checked: grant the dispatcher's user publish on $JS.API.STREAM.LIST, .NAMES and .INFO.*",
 		}}
 		s.known, err = false, nil
 	default:
 		return nil, err
 	}
-	s.checked = time.Now()
 	for _, f := range findings {
 		if !slices.Contains(s.findings, f) {
 			changed = append(changed, f)
@@ -100,8 +102,8 @@ func (s *streams) refresh(ctx context.Context) (changed []Finding, err error) {
 	return changed, err
 }
 
-// inTheDark tells silence, which a missing permission causes, from an answer.
-func inTheDark(err error) bool {
+// timedOut tells silence, which a missing permission causes, from an answer.
+func timedOut(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrTimeout)
 }
 

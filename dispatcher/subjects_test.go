@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -23,7 +24,7 @@ func (r *rig) reason(kind string) string {
 	return query[string](r, `select last_error from outbox where kind = $1`, kind)
 }
 
-// neighbours inserts tasks in one statement around the bad one, so that they are
+// withNeighbours inserts tasks in one statement around the bad one, so that they are
 // claimed together.
 func (r *rig) withNeighbours(values string) {
 	r.t.Helper()
@@ -200,7 +201,7 @@ func TestStreamAddedLater(t *testing.T) {
 	r.awaitSettled()
 	// The list of streams must not be fresh by chance.
 	d.streams.mu.Lock()
-	d.streams.checked = d.streams.checked.Add(-2e9)
+	d.streams.checked = d.streams.checked.Add(-2 * time.Second)
 	d.streams.mu.Unlock()
 	r.createStream(jetstream.StreamConfig{Name: "MORE", Subjects: []string{"outbox.more"}})
 	r.insert("more", `{}`)

@@ -77,6 +77,13 @@ type Result struct {
 	// for the last time.
 	Dead bool
 	// Unexplained marks a Duplicate that no crash and no lost answer of the
-	// recent past explains: two tasks may share a message id.
+	// recent past explains, and whose stored message is another's, or cannot be
+	// read: two tasks may share a message id.
 	Unexplained bool
+
+	// local is set if the broker was not asked.
+	local bool
+	// stream and seq say where the message is, or its first copy.
+	stream string
+	seq    uint64
 }

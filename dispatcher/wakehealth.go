@@ -23,6 +23,7 @@ type wakeState struct {
 	mu       sync.Mutex
 	health   WakeHealth
 	expected time.Time // when the unanswered canary was sent, or zero
+	answered time.Time // when the last one came back
 	// subscribed is set once the source runs: only then can a canary arrive.
 	subscribed bool
 	trigger    bool // the insert trigger was there when last looked at
@@ -33,7 +34,7 @@ func newWakeState(mode WakeMode, changed func(WakeHealth)) *wakeState {
 	w := &wakeState{mode: mode, changed: changed, trigger: true}
 	w.health = WakeHealth{Source: mode, Healthy: mode == WakePoll, Since: time.Now()}
 	if mode != WakePoll {
-		w.health.Detail = "not connected yet"
+		w.health.Detail = "not tested yet"
 	}
 	return w
 }
@@ -58,19 +59,19 @@ func (w *wakeState) listening() {
 	w.subscribed = true
 }
 
-// sent notes that a canary is on its way.
-func (w *wakeState) sent(now time.Time) {
+// sent notes that a canary was sent at some time; it may have come back already.
+func (w *wakeState) sent(at time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.subscribed && w.expected.IsZero() {
-		w.expected = now
+	if w.subscribed && w.expected.IsZero() && w.answered.Before(at) {
+		w.expected = at
 	}
 }
 
 // heard notes that the canary came back.
 func (w *wakeState) heard() {
 	w.mu.Lock()
-	w.expected = time.Time{}
+	w.expected, w.answered = time.Time{}, time.Now()
 	trigger := w.trigger
 	w.mu.Unlock()
 	if trigger {

@@ -1,0 +1,89 @@
+package dispatcher
+
+// The claiming transaction. All its settings are local to it, because a
+// transaction pooler may hand the session to somebody else afterwards.
+const (
+	beginSQL = `begin isolation level read committed read write`
+
+	// limitsSQL bounds what a frozen dispatcher or a vanished host can hold
+	// ($1: publish timeout, $2: twice that, $3: three times, in ms), and
+	// keeps the plan on the two indexes whatever the statistics say: a queue
+	// table is empty when it is analysed and full when it is claimed from.
+	// synchronous_commit is off because losing a mark in a database crash
+	// only means a resend, which the stream drops. With row security in the
+	// way, row_security = off is an error instead of an empty table.
+	limitsSQL = `
+select set_config('statement_timeout', $1::text, true),
+       set_config('lock_timeout', '1000', true),
+       set_config('idle_in_transaction_session_timeout', $2::text, true),
+       case when current_setting('server_version_num')::int >= 170000
+            then set_config('transaction_timeout', $3::text, true) end,
+       set_config('synchronous_commit', 'off', true),
+       set_config('row_security', 'off', true),
+       set_config('enable_seqscan', 'off', true),
+       set_config('enable_bitmapscan', 'off', true),
+       set_config('enable_hashjoin', 'off', true),
+       set_config('enable_mergejoin', 'off', true),
+       set_config('jit', 'off', true),
+       set_config('plan_cache_mode', 'force_generic_plan', true)`
+
+	// The claim marks due tasks as sent, oldest first, before they are: most
+	// succeed, so most cost one write. $1-$3: start after this place in the
+	// due index, or a little before now if that is later and $1 is set; $4:
+	// number of tasks; $5: bytes of bodies; $6: largest body to fetch; $7:
+	// tasks to leave out.
+	//
+	// The materialised CTE matters: "id in (select ... limit n)" may be run
+	// anew for each row and claim far more than n. The size is exact for
+	// bytes; jsonb below 2 kB is taken as the size of its binary form.
+	//
+	// Based on the Agent Wranglers data playbook: https://agentwranglers.se/playbook/data/transactions-and-concurrency/outbox
+	dueSQL = `
+with due as materialized (
+  select id, send_after,
+         coalesce(octet_length(body),
+                  case when pg_column_size(payload) <= 2000 then pg_column_size(payload)
+                       else octet_length(payload::text) end) as size
+    from {outbox}
+   where sent_at is null
+     and dead_at is null
+     and send_after <= now()
+     and (send_after, id) > (case when $1::boolean then greatest($2::timestamptz, now() - interval '2 seconds')
+                                  else $2::timestamptz end, $3::bigint)
+     and id <> all($7::bigint[])
+   order by send_after, id
+   limit $4
+     for update skip locked
+)`
+
+	// allSQL takes all of them. If they turn out to be too large together, no
+	// body is fetched, and the claim is made again with cutSQL.
+	allSQL = `, taken as materialized (
+  select id, size from due
+)`
+
+	// cutSQL takes as many as fit, and at least one. The running sum is a
+	// fifth of the cost of claiming small tasks.
+	cutSQL = `, taken as materialized (
+  select id, size
+    from (select id, size,
+                 sum(case when size <= $6 then size else 0 end)
+                   over (order by send_after, id rows unbounded preceding)
+                 - case when size <= $6 then size else 0 end as before
+            from due) as running
+   where before < $5
+)`
+
+	markSQL = `
+update {outbox} as o
+   set sent_at = now(),
+       attempts = least(o.attempts, 2147483646) + 1
+  from taken
+ where o.id = taken.id
+returning o.id, o.kind, o.headers, o.attempts, o.created_at, o.send_after, taken.size,
+          case when taken.size <= $6 and (select sum(size) from taken where size <= $6) <= $5::bigint + $6::bigint
+               then o.payload end,
+          case when taken.size <= $6 and (select sum(size) from taken where size <= $6) <= $5::bigint + $6::bigint
+               then o.body end,
+          extract(epoch from now() - greatest(o.created_at, o.send_after))::float8`
+)
