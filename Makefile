@@ -12,8 +12,9 @@ help: ## list the targets
 setup: ## find or install what the tests and the demo need
 	@scripts/setup.sh postgres compiler
 
+# Without cgo the program is one static file that runs on any Linux.
 build: ## build bin/dispatcher
-	go build -trimpath -o bin/ ./cmd/dispatcher
+	CGO_ENABLED=0 go build -trimpath -o bin/ ./cmd/dispatcher
 
 demo: build ## run everything on this machine until Ctrl-C (DEMO_RATE=20 per second, DEMO_COUNT=0)
 	@scripts/setup.sh postgres

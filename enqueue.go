@@ -33,8 +33,8 @@ type Task struct {
 	Body []byte
 	// Headers become NATS headers: at most 64, and 16 kB in all.
 	Headers map[string]string
-	// OrderingKey makes the tasks of the same key one sequence, at most 255
-	// bytes. Default "": no order.
+	// OrderingKey is stored with the task, at most 255 bytes, and not used
+	// yet: no order is promised, with or without it. Default "": none.
 	OrderingKey string
 	// SendAfter is the earliest time of sending, in microseconds. Default:
 	// zero, which means at once.

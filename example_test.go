@@ -73,7 +73,8 @@ func ExampleEnqueue_databaseSQL() {
 	fmt.Println("task", id, "leaves tomorrow")
 }
 
-// Many tasks are one statement and one round trip.
+// Many tasks are one statement and one round trip. No order is promised among
+// them; the ordering key is stored and not used yet.
 func ExampleEnqueueMany() {
 	ctx := context.Background()
 	announce := func(tx pgx.Tx, prices map[string]json.RawMessage) error {

@@ -280,7 +280,7 @@ comment on column outbox.kind is 'What the task is, such as order.created: the N
 comment on column outbox.payload is 'The message body as JSON. Exactly one of payload and body is set.';
 comment on column outbox.body is 'The message body as bytes.';
 comment on column outbox.headers is 'NATS headers, a JSON object of strings.';
-comment on column outbox.ordering_key is 'Tasks with the same key are one sequence; null: no order.';
+comment on column outbox.ordering_key is 'Stored and not used yet: no order is promised, with or without a key.';
 comment on column outbox.attempts is 'How often the broker was asked and answered.';
 comment on column outbox.send_after is 'Not sent before this time; after a refusal, the time of the next attempt.';
 comment on column outbox.created_at is 'When the producer''s transaction began. Part of the message id: never change it.';
