@@ -17,12 +17,6 @@ import (
 )
 
 const (
-	// applicationName marks our sessions in pg_stat_activity, unless the user
-	// chose a name.
-	applicationName = "outbox-dispatcher"
-	// listenSuffix marks the LISTEN session: one for each dispatcher, so that
-	// they can be counted.
-	listenSuffix = " listen"
 	// connectTimeout applies where the user named none: the driver's default
 	// of two minutes is an outage of its own when a host does not answer.
 	connectTimeout = 5 * time.Second
@@ -91,7 +85,7 @@ func (f *databaseFlags) poolConfig(a *app, logger *slog.Logger, minConns int) (*
 	// when a wake ends the idleness. A dead connection shows as an error of
 	// the statement, which the dispatcher repeats anyway.
 	cfg.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false }
-	prepare(cfg.ConnConfig, logger, "")
+	prepare(cfg.ConnConfig, logger, f.Schema, "")
 	return cfg, nil
 }
 
@@ -102,7 +96,7 @@ func (f *databaseFlags) connConfig(a *app, logger *slog.Logger, suffix string) (
 	if err != nil {
 		return nil, err
 	}
-	return connConfig(a, logger, "database-url", dsn, suffix)
+	return connConfig(a, logger, "database-url", dsn, f.Schema, suffix)
 }
 
 // listenConfig returns the settings of the LISTEN connection.
@@ -114,17 +108,17 @@ func (f *listenFlags) listenConfig(a *app, logger *slog.Logger, db *databaseFlag
 	if dsn == "" {
 		return db.connConfig(a, logger, suffix)
 	}
-	return connConfig(a, logger, "listen-url", dsn, suffix)
+	return connConfig(a, logger, "listen-url", dsn, db.Schema, suffix)
 }
 
-func connConfig(a *app, logger *slog.Logger, flag, dsn, suffix string) (*pgx.ConnConfig, error) {
+func connConfig(a *app, logger *slog.Logger, flag, dsn, schema, suffix string) (*pgx.ConnConfig, error) {
 	// The pool's parser takes the pool_* parameters out, which the server
 	// would not know.
 	cfg, err := parseDSN(a, flag, dsn)
 	if err != nil {
 		return nil, err
 	}
-	prepare(cfg.ConnConfig, logger, suffix)
+	prepare(cfg.ConnConfig, logger, schema, suffix)
 	// Prepared statements do not pay for the few of a single connection, and
 	// fail behind an old transaction pooler.
 	if cfg.ConnConfig.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement {
@@ -161,11 +155,9 @@ func parseDSN(a *app, flag, dsn string) (*pgxpool.Config, error) {
 }
 
 // prepare sets what every connection of ours has.
-func prepare(cc *pgx.ConnConfig, logger *slog.Logger, suffix string) {
-	if cc.RuntimeParams["application_name"] == "" {
-		cc.RuntimeParams["application_name"] = applicationName
-	}
-	cc.RuntimeParams["application_name"] += suffix
+func prepare(cc *pgx.ConnConfig, logger *slog.Logger, schema, suffix string) {
+	chosen := cc.RuntimeParams["application_name"]
+	cc.RuntimeParams["application_name"] = sessionName(cmp.Or(chosen, applicationName), schema, suffix)
 	cc.ConnectTimeout = cmp.Or(cc.ConnectTimeout, connectTimeout)
 	dialer := &net.Dialer{Timeout: cc.ConnectTimeout, KeepAliveConfig: keepAlive, Control: setUserTimeout}
 	cc.DialFunc = dialer.DialContext

@@ -44,18 +44,18 @@ func TestConnectionSettings(t *testing.T) {
 	for name, c := range map[string]struct {
 		dsn, suffix, setting, want string
 	}{
-		"application name":          {dsn, "", "application_name", "outbox-dispatcher"},
-		"application name, listen":  {dsn, listenSuffix, "application_name", "outbox-dispatcher listen"},
-		"application name of users": {dsn + "&application_name=mine", "", "application_name", "mine"},
+		"application name":          {dsn, "", "application_name", "outbox-dispatcher my_app"},
+		"application name, listen":  {dsn, listenSuffix, "application_name", "outbox-dispatcher my_app listen"},
+		"application name of users": {dsn + "&application_name=mine", "", "application_name", "mine my_app"},
 		"keepalive idle":            {dsn, "", "tcp_keepalives_idle", "10"},
 		"keepalive interval":        {dsn, "", "tcp_keepalives_interval", "5"},
 		"keepalive count":           {dsn, "", "tcp_keepalives_count", "3"},
 		"user timeout":              {dsn, "", "tcp_user_timeout", "20000"},
 		"keepalive of users":        {dsn + "&tcp_keepalives_idle=33", "", "tcp_keepalives_idle", "33"},
-		"pool settings are ours":    {dsn + "&pool_max_conns=3", "", "application_name", "outbox-dispatcher"},
+		"pool settings are ours":    {dsn + "&pool_max_conns=3", "", "application_name", "outbox-dispatcher my_app"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := databaseFlags{DatabaseURL: c.dsn}
+			f := databaseFlags{DatabaseURL: c.dsn, Schema: "my_app"}
 			cfg, err := f.connConfig(testApp(), silent(), c.suffix)
 			if err != nil {
 				t.Fatal(err)
@@ -96,14 +96,14 @@ func TestRefusedKeepaliveIsLogged(t *testing.T) {
 }
 
 func TestListenConfig(t *testing.T) {
-	db := databaseFlags{DatabaseURL: "host=pooler"}
+	db := databaseFlags{DatabaseURL: "host=pooler", Schema: "my_app"}
 	for flag, want := range map[string]string{"": "pooler", "host=direct pool_max_conns=4": "direct"} {
 		f := listenFlags{ListenURL: flag}
 		cfg, err := f.listenConfig(testApp(), silent(), &db, listenSuffix)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if cfg.Host != want || cfg.RuntimeParams["pool_max_conns"] != "" || cfg.RuntimeParams["application_name"] != "outbox-dispatcher listen" {
+		if cfg.Host != want || cfg.RuntimeParams["pool_max_conns"] != "" || cfg.RuntimeParams["application_name"] != "outbox-dispatcher my_app listen" {
 			t.Errorf("%q: host %s, %v", flag, cfg.Host, cfg.RuntimeParams)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -35,7 +36,7 @@ func (f migrateFlags) options(schema string) outbox.MigrateOptions {
 
 // withConnection runs f on a connection to the database.
 func withConnection(ctx context.Context, a *app, db *databaseFlags, f func(*pgx.Conn) error) error {
-	cfg, err := db.connConfig(a, slog.New(slog.NewTextHandler(a.stderr, nil)), "")
+	cfg, err := db.connConfig(a, slog.New(slog.NewTextHandler(a.stderr, nil)), migrateSuffix)
 	if err != nil {
 		return err
 	}
@@ -161,6 +162,22 @@ func (c *migratePrintCmd) Run(a *app) error {
 	return err
 }
 
+// migrateUp is the command for a shell that brings an outbox up to date.
+func migrateUp(schema string) string {
+	return "dispatcher migrate up --schema " + shellWord(schema)
+}
+
+// shellWord quotes s for a shell, if it must be.
+func shellWord(s string) string {
+	plain := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("_-./:@", r)
+	}
+	if s != "" && !strings.ContainsFunc(s, func(r rune) bool { return !plain(r) }) {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}
+
 // schemaVersion is the newest migration that was applied; 0 if somebody else's
 // tool applied them, without a record, or if the role may not read the records.
 func schemaVersion(ctx context.Context, conn *pgx.Conn, schema string) (int, error) {
@@ -194,6 +211,6 @@ func outdated(schema string, all []outbox.Migration) error {
 	if applied == 0 || missing == 0 {
 		return nil
 	}
-	return fmt.Errorf("schema %q is at version %d, this program needs version %d: run 'dispatcher migrate up --schema %s'",
-		schema, applied, applied+missing, schema)
+	return fmt.Errorf("schema %q is at version %d, this program needs version %d: run %s",
+		schema, applied, applied+missing, migrateUp(schema))
 }

@@ -30,7 +30,7 @@ func TestOutdated(t *testing.T) {
 	}{
 		"all":                {steps(true, true), ""},
 		"none, another tool": {steps(false, false), ""},
-		"one is missing":     {steps(true, false), `schema "jobs" is at version 1, this program needs version 2: run 'dispatcher migrate up --schema jobs'`},
+		"one is missing":     {steps(true, false), `schema "jobs" is at version 1, this program needs version 2: run dispatcher migrate up --schema jobs`},
 	} {
 		got := ""
 		if err := outdated("jobs", c.steps); err != nil {

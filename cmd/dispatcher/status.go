@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -82,18 +83,25 @@ type wakeReport struct {
 	QueueUsage float64 `json:"queue_usage"`
 }
 
-// sessions are those of dispatchers in the database, by application name.
+// sessions are those of dispatchers of this outbox in the database, by
+// application name.
 type sessions struct {
 	// Listening is the number of LISTEN sessions: one for each dispatcher
-	// that runs with --wake=notify.
+	// that runs with --wake=notify, none for one with --wake=poll.
 	Listening int `json:"listening"`
-	// Connections are all other sessions of dispatchers, those of other
-	// outboxes of the database included.
+	// Connections are all other sessions of dispatchers.
 	Connections int `json:"connections"`
 }
 
-// statusSuffix keeps our own sessions out of the count of dispatchers.
-const statusSuffix = " status"
+func (s sessions) String() string {
+	switch {
+	case s.Listening == 0 && s.Connections == 0:
+		return "none connected\t"
+	case s.Listening == 0:
+		return fmt.Sprintf("connected\tnone listens, as with --wake=poll; %d connections", s.Connections)
+	}
+	return fmt.Sprintf("%d listening\t%d other connections", s.Listening, s.Connections)
+}
 
 // Run reads and prints the status.
 func (c *statusCmd) Run(ctx context.Context, a *app) error {
@@ -118,13 +126,18 @@ func (s *status) print(w io.Writer) {
 		version = strconv.Itoa(s.Version)
 	}
 	fmt.Fprintf(t, "outbox\t%s\tschema version %s, source %s\n", s.Schema, version, s.Source)
-	fmt.Fprintf(t, "due\t%s\t%s\n", s.Tasks.Due, ago("the oldest for ", s.OldestDueSeconds))
-	fmt.Fprintf(t, "scheduled\t%s\t%s\n", s.Tasks.Scheduled, ago("the next task of these two in ", s.NextDueSeconds))
-	fmt.Fprintf(t, "retrying\t%s\t\n", s.Tasks.Retrying)
-	fmt.Fprintf(t, "dead\t%s\t\n", s.Tasks.Dead)
-	fmt.Fprintf(t, "sent\t%s\t\n", s.Tasks.Sent)
-	fmt.Fprintf(t, "dispatchers\t%d listening\t%d other connections\n", s.Dispatchers.Listening, s.Dispatchers.Connections)
-	fmt.Fprintf(t, "trigger\t%s\t%s\n", s.Wake.Trigger, map[bool]string{true: "run 'dispatcher migrate up' to wake by it"}[s.Wake.Trigger != "enabled"])
+	fmt.Fprintf(t, "due\t%s\tto be sent now%s\n", s.Tasks.Due, ago("; the oldest has been due for ", s.OldestDueSeconds))
+	fmt.Fprintf(t, "scheduled\t%s\tto be sent later, not tried yet\n", s.Tasks.Scheduled)
+	fmt.Fprintf(t, "retrying\t%s\trefused by the broker, to be tried again later\n", s.Tasks.Retrying)
+	fmt.Fprintf(t, "dead\t%s\tgiven up; last_error tells why\n", s.Tasks.Dead)
+	fmt.Fprintf(t, "sent\t%s\tand not deleted yet\n", s.Tasks.Sent)
+	fmt.Fprintf(t, "next due\t%s\n", cmp.Or(ago("in ", s.NextDueSeconds), "-"))
+	fmt.Fprintf(t, "dispatchers\t%s\n", s.Dispatchers)
+	remedy := ""
+	if s.Wake.Trigger != "enabled" {
+		remedy = "only polling finds new tasks; to wake by it run " + migrateUp(s.Schema)
+	}
+	fmt.Fprintf(t, "trigger\t%s\t%s\n", s.Wake.Trigger, remedy)
 	if s.Wake.RoundTripMS != nil {
 		fmt.Fprintf(t, "notifications\tarrive\tround trip %.1f ms, queue %.1f %% full\n", *s.Wake.RoundTripMS, 100*s.Wake.QueueUsage)
 	} else {

@@ -50,11 +50,11 @@ func (c *statusCmd) read(ctx context.Context, a *app, logger *slog.Logger) (*sta
 		{"the tasks to send", r.unsent},
 		{"the dead letters", r.dead},
 		{"the sent tasks", r.sent},
-		{"the sessions", r.sessions(strings.TrimSuffix(dbConfig.RuntimeParams["application_name"], statusSuffix))},
+		{"the sessions", r.sessions},
 	} {
 		err := part.read(ctx, s)
 		if pgCode(err) == undefinedTable {
-			return nil, fmt.Errorf("no outbox in schema %q: run 'dispatcher migrate up --schema %s'", c.Schema, c.Schema)
+			return nil, fmt.Errorf("no outbox in schema %q: run %s", c.Schema, migrateUp(c.Schema))
 		}
 		if err != nil {
 			return nil, fmt.Errorf("read %s: %w", part.what, err)
@@ -186,28 +186,23 @@ func (r *statusReader) estimate(ctx context.Context, where string) (int64, error
 	return int64(explained[0].Plan.Rows), nil
 }
 
-// sessionsQuery counts by application name, which every role may read. The
-// statement of a LISTEN session names its channel; roles that may not read it
-// see the sessions of all outboxes.
+// sessionsQuery counts by application name. It takes that of this session
+// without its suffix, because the server may have changed characters of it.
 const sessionsQuery = `
-with channel as (select 'outbox_' || left(encode(sha256(convert_to($2, 'UTF8')), 'hex'), 32) as name),
+with ours as (select left(current_setting('application_name'), -length($2::text)) as name),
 wake as (
   select t.tgenabled
     from pg_trigger t join pg_class c on c.oid = t.tgrelid join pg_namespace n on n.oid = c.relnamespace
-   where n.nspname = $2 and c.relname = 'outbox' and t.tgname = 'outbox_notify')
-select count(*) filter (where application_name = $1 || $3
-                          and (position(channel.name in query) > 0 or query = '<insufficient privilege>')),
-       count(*) filter (where application_name = $1),
+   where n.nspname = $1 and c.relname = 'outbox' and t.tgname = 'outbox_notify')
+select count(*) filter (where application_name = ours.name || $3),
+       count(*) filter (where application_name = ours.name),
        coalesce((select case when tgenabled in ('O', 'A') then 'enabled' else 'disabled' end from wake), 'missing'),
        pg_notification_queue_usage()
-  from channel left join pg_stat_activity on datname = current_database()
- group by channel.name`
+  from ours left join pg_stat_activity on datname = current_database()`
 
-func (r *statusReader) sessions(application string) func(context.Context, *status) error {
-	return func(ctx context.Context, s *status) error {
-		return r.conn.QueryRow(ctx, sessionsQuery, application, r.schema, listenSuffix).
-			Scan(&s.Dispatchers.Listening, &s.Dispatchers.Connections, &s.Wake.Trigger, &s.Wake.QueueUsage)
-	}
+func (r *statusReader) sessions(ctx context.Context, s *status) error {
+	return r.conn.QueryRow(ctx, sessionsQuery, r.schema, statusSuffix, listenSuffix).
+		Scan(&s.Dispatchers.Listening, &s.Dispatchers.Connections, &s.Wake.Trigger, &s.Wake.QueueUsage)
 }
 
 // roundTrip listens where a dispatcher would, on a channel of its own, and
