@@ -53,6 +53,11 @@ func (d *Dispatcher) watchBroker(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-changes:
+		case <-d.doubt:
+			// Tasks are refused: a stream may be full, sealed or changed.
+			if d.streams.stale(5 * time.Second) {
+				_ = d.checkStreams(ctx)
+			}
 		case <-minute.C:
 			if err := d.checkStreams(ctx); err != nil && ctx.Err() == nil {
 				d.circuit.trip(err)

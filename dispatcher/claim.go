@@ -64,7 +64,9 @@ type table struct {
 	limits         [3]string
 
 	claimStmt, cutStmt, undoStmt, peekStmt, sourceStmt, headStmt string
-	held                                                         held
+	// held and muted are left out of claims.
+	held  held[int64]
+	muted held[string]
 }
 
 func newTable(pool *pgxpool.Pool, schema string, publishTimeout time.Duration) *table {
@@ -84,6 +86,14 @@ func newTable(pool *pgxpool.Pool, schema string, publishTimeout time.Duration) *
 	return t
 }
 
+// leftOut lists the kinds that a claim must leave out.
+func (t *table) leftOut(a ask, now time.Time) []string {
+	if a.muted {
+		return []string{}
+	}
+	return t.muted.list(now)
+}
+
 // ask is what a claim may take and from where.
 type ask struct {
 	from  place
@@ -93,6 +103,8 @@ type ask struct {
 	// large says that the tasks' sizes are to be looked at before they are
 	// taken.
 	large bool
+	// muted lets it take kinds that are held back.
+	muted bool
 	// fetch is the size of the largest body worth fetching: the broker
 	// would refuse a larger one.
 	fetch int64
@@ -143,7 +155,7 @@ func (c *claim) read(ctx context.Context, a ask, begun time.Time) (err error) {
 	if a.large {
 		stmt = c.table.cutStmt
 	}
-	batch.Queue(stmt, a.hot, a.from.timestamp(), a.from.id, a.tasks, a.bytes, a.fetch, c.table.held.ids(begun))
+	batch.Queue(stmt, a.hot, a.from.timestamp(), a.from.id, a.tasks, a.bytes, a.fetch, c.table.held.list(begun), c.table.leftOut(a, begun))
 	res := c.conn.SendBatch(ctx, &batch)
 	defer func() {
 		if closeErr := res.Close(); err == nil && closeErr != nil {

@@ -11,7 +11,8 @@ const (
 	// table is empty when it is analysed and full when it is claimed from.
 	// synchronous_commit is off because losing a mark in a database crash
 	// only means a resend, which the stream drops. With row security in the
-	// way, row_security = off is an error instead of an empty table.
+	// way, row_security = off is an error instead of an empty table. Encoding
+	// and formats are what this program reads, whatever the role's settings.
 	limitsSQL = `
 select set_config('statement_timeout', $1::text, true),
        set_config('lock_timeout', '1000', true),
@@ -25,13 +26,16 @@ select set_config('statement_timeout', $1::text, true),
        set_config('enable_hashjoin', 'off', true),
        set_config('enable_mergejoin', 'off', true),
        set_config('jit', 'off', true),
+       set_config('client_encoding', 'UTF8', true),
+       set_config('datestyle', 'ISO', true),
+       set_config('bytea_output', 'hex', true),
        set_config('plan_cache_mode', 'force_generic_plan', true)`
 
 	// The claim marks due tasks as sent, oldest first, before they are: most
 	// succeed, so most cost one write. $1-$3: start after this place in the
 	// due index, or a little before now if that is later and $1 is set; $4:
-	// number of tasks; $5: bytes of bodies; $6: largest body to fetch; $7:
-	// tasks to leave out.
+	// number of tasks; $5: bytes of bodies; $6: largest body to fetch; $7
+	// and $8: tasks and kinds to leave out.
 	//
 	// The materialised CTE matters: "id in (select ... limit n)" may be run
 	// anew for each row and claim far more than n. The size is exact for
@@ -42,7 +46,7 @@ select set_config('statement_timeout', $1::text, true),
 with due as materialized (
   select id, send_after,
          coalesce(octet_length(body),
-                  case when pg_column_size(payload) <= 2000 then pg_column_size(payload)
+                  case when pg_catalog.pg_column_size(payload) <= 2000 then pg_catalog.pg_column_size(payload)
                        else octet_length(payload::text) end) as size
     from {outbox}
    where sent_at is null
@@ -51,6 +55,7 @@ with due as materialized (
      and (send_after, id) > (case when $1::boolean then greatest($2::timestamptz, now() - interval '2 seconds')
                                   else $2::timestamptz end, $3::bigint)
      and id <> all($7::bigint[])
+     and kind <> all($8::text[])
    order by send_after, id
    limit $4
      for update skip locked

@@ -17,7 +17,8 @@ const heldBack = 2 * time.Second
 func (d *Dispatcher) deliver(ctx context.Context, c *claim) {
 	results, took := d.publish(ctx, c)
 	answered, cause := tally(results)
-	if cause != nil && (answered == 0 || !d.cfg.NATS.IsConnected()) {
+	d.noteSilence(c.tasks, results)
+	if cause != nil && !errors.Is(cause, errTooLate) && (answered == 0 || !d.cfg.NATS.IsConnected()) {
 		d.circuit.trip(cause)
 	}
 	if cause != nil && answered == 0 {
@@ -38,6 +39,7 @@ func (d *Dispatcher) deliver(ctx context.Context, c *claim) {
 func (d *Dispatcher) deliverProbe(ctx context.Context, c *claim) bool {
 	results, took := d.publish(ctx, c)
 	answered, cause := tally(results)
+	d.noteSilence(c.tasks, results)
 	switch {
 	case cause != nil:
 		d.circuit.trip(cause)
@@ -47,6 +49,23 @@ func (d *Dispatcher) deliverProbe(ctx context.Context, c *claim) bool {
 	}
 	d.settle(ctx, c, results, took)
 	return answered > 0
+}
+
+// noteSilence holds back kinds about which the broker is silent while it is
+// there: their stream may have no leader, no disk space, or acknowledge nothing. The
+// next probe takes another kind, so that one stream does not stop all.
+func (d *Dispatcher) noteSilence(tasks []Task, results []Result) {
+	online, muted := d.cfg.NATS.IsConnected(), d.table.muted.some()
+	for i := range results {
+		switch r := &results[i]; {
+		case r.Outcome == Unavailable:
+			if online && silent(r.Err) {
+				d.table.muted.add(tasks[i].Kind, r.Acked)
+			}
+		case muted && !r.local:
+			d.table.muted.forget(tasks[i].Kind)
+		}
+	}
 }
 
 func (d *Dispatcher) publish(ctx context.Context, c *claim) ([]Result, time.Duration) {
@@ -108,6 +127,7 @@ func (d *Dispatcher) settle(ctx context.Context, c *claim, results []Result, too
 	d.unsettled.Store(0)
 	if len(u.ids) > 0 {
 		d.look.notify()
+		d.doubt.notify()
 	}
 	d.report(tasks, results)
 	d.cfg.Observer.Settled(tasks, results, took)

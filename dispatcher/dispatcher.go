@@ -37,6 +37,7 @@ type Dispatcher struct {
 	wakes signal // there may be fresh work
 	look  signal // look at the whole table
 	nudge signal // something changed that the loop waits on
+	doubt signal // the streams should be looked at
 	slots chan struct{}
 	work  chan *claim
 	// fit is how many tasks to ask for, so that their bodies fit.
@@ -76,12 +77,13 @@ func New(cfg Config) (*Dispatcher, error) {
 			js: js, prefix: cfg.Prefix, only: cfg.Stream,
 			span: retrySpan(cfg.PublishTimeout), broker: cfg.NATS.MaxPayload, denied: newDenials(),
 		},
-		wakes: newSignal(), look: newSignal(), nudge: newSignal(),
+		wakes: newSignal(), look: newSignal(), nudge: newSignal(), doubt: newSignal(),
 		slots: make(chan struct{}, cfg.Workers),
 		work:  make(chan *claim),
 	}
 	d.fit.Store(int64(cfg.Batch))
 	d.table.held.retry = backoff{min: 10 * time.Second, max: max(cfg.RetryMax, 10*time.Second)}
+	d.table.muted.retry = backoff{min: time.Second, max: 5 * time.Second}
 	d.wake = newWakeState(cfg.Wake, d.wakeChanged)
 	d.circuit = newCircuit(d.circuitChanged)
 	return d, nil

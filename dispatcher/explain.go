@@ -5,20 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 )
-
-// askTimeout bounds all questions to the broker about one claim: they come out
-// of the time in which the claim's rows are locked.
-const askTimeout = time.Second
 
 // explain finds out what silence meant. A subject that no stream captures, while
 // others have one, is that task's own trouble; anything else is the broker's.
 func (p *natsPublisher) explain(ctx context.Context, tasks []Task, results []Result) {
 	const maxSubjects = 16
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	ctx, cancel := context.WithTimeout(ctx, p.askTimeout)
 	defer cancel()
 	known := map[string]Result{}
 	for i := range results {
@@ -55,7 +50,7 @@ func (p *natsPublisher) ask(ctx context.Context, subject string, r Result) Resul
 
 // same implements publisher. It reads the stored message.
 func (p *natsPublisher) same(ctx context.Context, t *Task, r *Result) bool {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	ctx, cancel := context.WithTimeout(ctx, p.askTimeout)
 	defer cancel()
 	stream, err := p.js.Stream(ctx, r.stream)
 	if err != nil {

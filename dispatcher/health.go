@@ -70,7 +70,7 @@ const (
 type Finding struct {
 	Severity Severity
 	// Check is a stable short name: "exists", "window", "no-ack", "sealed",
-	// "mirror", "retention", "discard", "persist", "storage", "max-size".
+	// "mirror", "full", "retention", "discard", "persist", "storage", "max-size".
 	Check string
 	// Stream is empty when no stream exists.
 	Stream string

@@ -1,21 +1,21 @@
 package dispatcher
 
 import (
-	"maps"
 	"sync"
 	"time"
 )
 
-// held keeps tasks out of claims that the database refuses to mark or to
-// settle, because of a constraint, a trigger or damage in the row. Each would
-// otherwise take its whole claim with it, again and again. They cannot be noted
-// in the table, for that would be refused too, so each dispatcher finds out by
+// held keeps something out of claims for a while: tasks that the database
+// refuses to mark or to settle, because of a constraint, a trigger or damage
+// in the row, and kinds about which the broker is silent while it answers about
+// others. Either would otherwise take its whole claim with it, again and
+// again. Neither can be noted in the table, so each dispatcher finds out by
 // itself, and tries again after a growing time.
-type held struct {
+type held[K comparable] struct {
 	retry backoff
 
 	mu    sync.Mutex
-	tasks map[int64]hold
+	items map[K]hold
 }
 
 type hold struct {
@@ -26,38 +26,53 @@ type hold struct {
 // maxHeld bounds the list that each claim has to compare with.
 const maxHeld = 1000
 
-// add holds a task back and returns for how long.
-func (h *held) add(id int64, now time.Time) time.Duration {
+// add holds back key and returns for how long.
+func (h *held[K]) add(key K, now time.Time) time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.tasks == nil {
-		h.tasks = map[int64]hold{}
+	if h.items == nil {
+		h.items = map[K]hold{}
 	}
-	if len(h.tasks) >= maxHeld {
-		maps.DeleteFunc(h.tasks, func(_ int64, t hold) bool { return !t.until.After(now) })
+	old, known := h.items[key]
+	if known && old.until.After(now) {
+		// Seen again by a claim that had begun before.
+		return old.until.Sub(now)
 	}
-	if _, known := h.tasks[id]; !known && len(h.tasks) >= maxHeld {
-		for any := range h.tasks {
-			delete(h.tasks, any)
+	if !known && len(h.items) >= maxHeld {
+		for other := range h.items {
+			delete(h.items, other)
 			break
 		}
 	}
-	times := h.tasks[id].times + 1
-	wait := h.retry.delay(times)
-	h.tasks[id] = hold{until: now.Add(wait), times: times}
+	wait := h.retry.delay(old.times + 1)
+	h.items[key] = hold{until: now.Add(wait), times: old.times + 1}
 	return wait
 }
 
-// ids lists the tasks that a claim must leave out now. It is never nil, which
-// would be NULL to the database, and leave out all.
-func (h *held) ids(now time.Time) []int64 {
+// forget lets key take part again.
+func (h *held[K]) forget(key K) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	ids := []int64{}
-	for id, t := range h.tasks {
+	delete(h.items, key)
+}
+
+// some reports whether anything is, or was, held back.
+func (h *held[K]) some() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.items) > 0
+}
+
+// list is what a claim must leave out now. It is never nil, which would be NULL
+// to the database, and leave out all.
+func (h *held[K]) list(now time.Time) []K {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	keys := []K{}
+	for key, t := range h.items {
 		if t.until.After(now) {
-			ids = append(ids, id)
+			keys = append(keys, key)
 		}
 	}
-	return ids
+	return keys
 }

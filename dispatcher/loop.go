@@ -147,10 +147,18 @@ func (l *looker) probe() {
 	}
 	a := ask{}
 	a.tasks, a.bytes, a.fetch = 1, int64(l.d.cfg.BatchBytes), fetchLimit(l.d.cfg.NATS)
+	// Another kind than those that got no answer, if there is one.
 	c, err := l.d.table.claim(l.inHand, a)
+	if err == nil && len(c.tasks) == 0 {
+		a.muted = true
+		c, err = l.d.table.claim(l.inHand, a)
+	}
 	if err != nil {
-		l.failed(err)
-		l.blame(err, a)
+		if l.blame(err, a) {
+			l.d.circuit.probeNow()
+		} else {
+			l.failed(err)
+		}
 		return
 	}
 	l.worked()
@@ -179,7 +187,7 @@ func connectionLost(err error) bool {
 	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
 		switch pgErr.Code {
 		case "25006", // read_only_sql_transaction
-			"57P01", "57P02", "57P03": // admin_shutdown, crash_shutdown, cannot_connect_now
+			"57P01", "57P02", "57P03", "57P05": // admin or crash shutdown, cannot connect now, idle timeout
 			return true
 		}
 		return false
@@ -195,20 +203,28 @@ func (l *looker) worked() {
 
 // blame narrows down a claim that the database refuses because of what is in
 // a row: one by one first, then the task that cannot be claimed is held back.
-func (l *looker) blame(err error, a ask) {
+// It reports whether that is so and another claim is worth making.
+func (l *looker) blame(err error, a ask) bool {
 	if !rowFault(err) {
-		return
+		return false
 	}
 	if a.tasks > 1 {
 		l.d.careful.Store(int64(a.tasks))
-		return
+		return true
 	}
 	id, headErr := l.d.table.head(l.inHand, a)
 	if headErr != nil {
 		l.d.log.Error("a task cannot be claimed, nor found", "error", err, "find_error", headErr)
-		return
+		return false
 	}
 	l.d.holdBack(id, err)
+	return true
+}
+
+// tookTooLong reports whether a statement was ended for its time.
+func tookTooLong(err error) bool {
+	pgErr, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && pgErr.Code == "57014" || errors.Is(err, context.DeadlineExceeded)
 }
 
 // rowFault reports whether the database refused because of a row's content, not

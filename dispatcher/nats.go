@@ -22,7 +22,8 @@ func NATSOptions() []nats.Option {
 		nats.PingInterval(10 * time.Second),
 		nats.MaxPingsOutstanding(2),
 		nats.Timeout(2 * time.Second),
-		// Permission violations come here; the dispatcher takes the handler
-		// over in Run and still calls the one it found.
+		// A write to a server that no longer reads holds the connection's lock,
+		// and with it everybody who asks for its state, for a minute by default.
+		nats.FlusherTimeout(time.Second),
 	}
 }

@@ -100,6 +100,23 @@ func TestNoClaimsWhileTheBrokerIsAway(t *testing.T) {
 	r.awaitAll(50)
 }
 
+// A frozen broker stops reading: writes to it block. The dispatcher must say so,
+// stop when told, and go on when the broker does.
+func TestFrozenBroker(t *testing.T) {
+	t.Parallel()
+	r := newBareRig(t, natstest.Listening(t))
+	r.createStream(jetstream.StreamConfig{})
+	d := r.start(func(c *Config) { c.PublishTimeout = time.Second })
+	eventually(t, "the circuit closes", circuitIs(d, false))
+	r.nats.Freeze(t)
+	r.exec(`insert into outbox (kind, body) select 'large', convert_to(repeat('x', 900000), 'UTF8') from generate_series(1, 30)`)
+	eventually(t, "the circuit opens", circuitIs(d, true))
+	d.halt()
+	r.start()
+	r.nats.Thaw(t)
+	r.awaitAll(30)
+}
+
 func TestBrokerMissingAtStart(t *testing.T) {
 	t.Parallel()
 	r := newBareRig(t, natstest.Listening(t))

@@ -33,9 +33,11 @@ func (l *looker) pass(hot bool) int {
 		wg.Wait()
 	}
 	switch {
+	case p.err != nil && l.blame(p.err, p.failed):
+		// The fault is a row's: go on without it at once.
+		l.agenda.owe(time.Now(), "recheck")
 	case p.err != nil:
 		l.failed(p.err)
-		l.blame(p.err, p.failed)
 	case p.answered:
 		l.worked()
 	}
@@ -76,8 +78,11 @@ func (l *looker) advance(p *pass) bool {
 	c, err := l.d.table.claim(l.inHand, a)
 	if err != nil {
 		<-l.d.slots
-		if errors.Is(err, errSwollen) {
+		switch {
+		case errors.Is(err, errSwollen):
 			l.d.fit.Store(int64(max(1, a.tasks/10)))
+		case tookTooLong(err):
+			l.d.fit.Store(int64(max(1, a.tasks/2)))
 		}
 		p.mu.Lock()
 		p.failed = a

@@ -35,8 +35,8 @@ select (select id
                   and t.tgname = 'outbox_notify' and t.tgenabled in ('O', 'A')),
        case when $2::text <> '' then pg_catalog.pg_notify($2, $3) end::text is null`
 
-	// headSQL names the task that a claim of one would take; $1-$3 and $4 are
-	// the claim's $1-$3 and $7.
+	// headSQL names the task that a claim of one would take; $1-$3, $4 and $5
+	// are the claim's $1-$3, $7 and $8.
 	headSQL = `
 select id
   from {outbox}
@@ -46,6 +46,7 @@ select id
    and (send_after, id) > (case when $1::boolean then greatest($2::timestamptz, now() - interval '2 seconds')
                                 else $2::timestamptz end, $3::bigint)
    and id <> all($4::bigint[])
+   and kind <> all($5::text[])
  order by send_after, id
  limit 1
    for update skip locked`
@@ -54,6 +55,10 @@ select id
 select name, pg_catalog.has_table_privilege($1, 'select') and pg_catalog.has_table_privilege($1, 'update')
   from {outbox_source}`
 )
+
+// lookTimeout bounds statements that lock nothing. It must outlast a walk over
+// very many dead index entries.
+const lookTimeout = 10 * time.Second
 
 // outlook is what a peek saw.
 type outlook struct {
@@ -66,7 +71,7 @@ type outlook struct {
 // peek looks at the due index without claiming. If channel is not empty it
 // sends canary there.
 func (t *table) peek(ctx context.Context, schema, channel, canary string) (o outlook, err error) {
-	ctx, cancel := context.WithTimeout(ctx, t.publishTimeout)
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
 	var next *float64
 	var quiet bool
@@ -85,7 +90,7 @@ func (t *table) peek(ctx context.Context, schema, channel, canary string) (o out
 func (t *table) head(ctx context.Context, a ask) (id int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, t.publishTimeout)
 	defer cancel()
-	if err := t.pool.QueryRow(ctx, t.headStmt, a.hot, a.from.timestamp(), a.from.id, t.held.ids(time.Now())).Scan(&id); err != nil {
+	if err := t.pool.QueryRow(ctx, t.headStmt, a.hot, a.from.timestamp(), a.from.id, t.held.list(time.Now()), t.leftOut(a, time.Now())).Scan(&id); err != nil {
 		return 0, fmt.Errorf("find the oldest due task: %w", err)
 	}
 	return id, nil
@@ -93,7 +98,7 @@ func (t *table) head(ctx context.Context, a ask) (id int64, err error) {
 
 // source reads the name that begins every message id of this outbox.
 func (t *table) source(ctx context.Context) (name string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, t.publishTimeout)
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
 	var allowed bool
 	if err := t.pool.QueryRow(ctx, t.sourceStmt, t.name).Scan(&name, &allowed); err != nil {

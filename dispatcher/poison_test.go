@@ -56,6 +56,17 @@ func TestRowsThatCannotBeClaimed(t *testing.T) {
 	}
 }
 
+// Many such rows are found quickly, one after the other.
+func TestManyRowsThatCannotBeClaimed(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.poison("old.kind = 'poison'")
+	r.exec(`insert into outbox (kind, payload) select 'poison', '{}' from generate_series(1, 60)`)
+	r.exec(`insert into outbox (kind, payload) select 'good', '{}' from generate_series(1, 20)`)
+	r.start()
+	r.awaitOthers()
+}
+
 // A row that can be marked as sent, but whose mark cannot be taken back.
 func TestRowsThatCannotBeSettled(t *testing.T) {
 	t.Parallel()
@@ -95,25 +106,32 @@ func TestSwollenPayloads(t *testing.T) {
 }
 
 func TestHeldTasks(t *testing.T) {
-	h := held{retry: backoff{min: time.Second, max: time.Minute}}
+	h := held[int64]{retry: backoff{min: time.Second, max: time.Minute}}
 	now := time.Unix(1000, 0)
-	if ids := h.ids(now); ids == nil || len(ids) != 0 {
+	if ids := h.list(now); ids == nil || len(ids) != 0 {
 		t.Errorf("nothing held: %v, want an empty list that is not nil", ids)
 	}
 	first := h.add(7, now)
-	if ids := h.ids(now); len(ids) != 1 || ids[0] != 7 {
+	if ids := h.list(now); len(ids) != 1 || ids[0] != 7 {
 		t.Errorf("held %v, want 7", ids)
 	}
-	if ids := h.ids(now.Add(first)); len(ids) != 0 {
+	if ids := h.list(now.Add(first)); len(ids) != 0 {
 		t.Errorf("held %v after its time", ids)
 	}
-	if second := h.add(7, now); second < time.Second {
+	if again := h.add(7, now); again != first {
+		t.Errorf("seen twice at once: held for %v, want %v as before", again, first)
+	}
+	if second := h.add(7, now.Add(time.Minute)); second < time.Second {
 		t.Errorf("held for %v the second time, want longer than the first", second)
+	}
+	h.forget(7)
+	if ids := h.list(now); len(ids) != 0 {
+		t.Errorf("held %v, though forgotten", ids)
 	}
 	for id := range int64(3 * maxHeld) {
 		h.add(id, now)
 	}
-	if n := len(h.ids(now)); n > maxHeld {
+	if n := len(h.list(now)); n > maxHeld {
 		t.Errorf("%d held, want at most %d", n, maxHeld)
 	}
 }

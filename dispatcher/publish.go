@@ -33,12 +33,15 @@ type natsPublisher struct {
 	js             jetstream.JetStream // its own handle: one counter of pending acks each
 	prefix, source string
 	streams        *streams
-	denied         *denials
-	opts           []jetstream.PublishOpt
+	// askTimeout bounds all questions to the broker about one claim: they come
+	// out of the time in which the claim's rows are locked.
+	askTimeout time.Duration
+	denied     *denials
+	opts       []jetstream.PublishOpt
 }
 
 func newNATSPublisher(cfg Config, js jetstream.JetStream, source string, s *streams) *natsPublisher {
-	p := &natsPublisher{nc: cfg.NATS, js: js, prefix: cfg.Prefix, source: source, streams: s, denied: s.denied}
+	p := &natsPublisher{nc: cfg.NATS, js: js, prefix: cfg.Prefix, source: source, streams: s, denied: s.denied, askTimeout: cfg.PublishTimeout / 5}
 	// The client's own retries would reorder and publish after we gave up.
 	p.opts = []jetstream.PublishOpt{jetstream.WithRetryAttempts(0), jetstream.WithStallWait(cfg.PublishTimeout / 2)}
 	if cfg.Stream != "" {
@@ -78,7 +81,7 @@ func (p *natsPublisher) publish(ctx context.Context, tasks []Task, deadline time
 			failpoint("after-first-publish")
 		}
 	}
-	expire := time.NewTimer(ackTimeout(time.Until(deadline)) + 100*time.Millisecond)
+	expire := time.NewTimer(ackTimeout(time.Until(deadline)) * 21 / 20)
 	defer expire.Stop()
 	w.expire = expire.C
 	for i := range tasks {

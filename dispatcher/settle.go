@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"unicode/utf8"
 )
 
 // undoSQL takes the mark back from tasks that were not stored. One whose
@@ -19,7 +18,10 @@ update {outbox} as o
                          else clock_timestamp() + least(u.delay, 86400) * interval '1 second' end,
        dead_at = case when u.dead then clock_timestamp() end,
        last_error = u.reason
-  from unnest($1::bigint[], $2::boolean[], $3::boolean[], $4::float8[], $5::text[]) as u(id, counted, dead, delay, reason)
+  from rows from (
+         pg_catalog.unnest($1::bigint[]), pg_catalog.unnest($2::boolean[]), pg_catalog.unnest($3::boolean[]),
+         pg_catalog.unnest($4::float8[]), pg_catalog.unnest($5::text[])
+       ) as u(id, counted, dead, delay, reason)
  where o.id = u.id`
 
 // maxReason bounds last_error, in bytes.
@@ -77,17 +79,18 @@ func (c *claim) settle(ctx context.Context, stored int, u undo) error {
 	return nil
 }
 
-// reasonText makes an error fit for last_error: valid UTF-8, no NUL, bounded.
-// Anything else would abort the settling transaction.
+// reasonText makes an error fit for last_error: printable ASCII, which every
+// database encoding has, and bounded. Anything else could abort the settling
+// transaction.
 func reasonText(err error) string {
-	s := strings.ToValidUTF8(err.Error(), "\uFFFD")
-	s = strings.ReplaceAll(s, "\x00", "\uFFFD")
+	s := strings.Map(func(r rune) rune {
+		if r < ' ' || r > '~' {
+			return '?'
+		}
+		return r
+	}, err.Error())
 	if len(s) <= maxReason {
 		return s
 	}
-	cut := maxReason - len("...")
-	for !utf8.RuneStart(s[cut]) {
-		cut--
-	}
-	return s[:cut] + "..."
+	return s[:maxReason-len("...")] + "..."
 }

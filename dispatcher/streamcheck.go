@@ -74,7 +74,11 @@ func checkStreams(infos []*jetstream.StreamInfo, check StreamCheck) []Finding {
 	}
 	var errs, warnings []Finding
 	for _, i := range infos {
-		for _, f := range checkStream(&i.Config, check) {
+		found := checkStream(&i.Config, check)
+		if full := fullStream(i); full != "" {
+			found = append(found, Finding{Severity: SeverityWarning, Check: "full", Text: full})
+		}
+		for _, f := range found {
 			f.Stream = i.Config.Name
 			if f.Severity == SeverityError {
 				errs = append(errs, f)
@@ -86,13 +90,29 @@ func checkStreams(infos []*jetstream.StreamInfo, check StreamCheck) []Finding {
 	return append(errs, warnings...)
 }
 
+// fullStream says that a stream refuses new messages for want of room, or "".
+func fullStream(i *jetstream.StreamInfo) string {
+	c := &i.Config
+	if c.Discard != jetstream.DiscardNew {
+		return ""
+	}
+	const text = "stream %s is full (%s of %d): tasks are refused and become dead letters in the end; make room or raise %s"
+	if c.MaxMsgs > 0 && i.State.Msgs >= uint64(c.MaxMsgs) {
+		return fmt.Sprintf(text, c.Name, "messages", c.MaxMsgs, "max_msgs")
+	}
+	if c.MaxBytes > 0 && i.State.Bytes+1024 >= uint64(c.MaxBytes) {
+		return fmt.Sprintf(text, c.Name, "bytes", c.MaxBytes, "max_bytes")
+	}
+	return ""
+}
+
 // checkStream is one line per rule, each with the reason why it matters.
 func checkStream(c *jetstream.StreamConfig, check StreamCheck) (found []Finding) {
 	report := func(severity Severity, name, format string, a ...any) {
 		found = append(found, Finding{Severity: severity, Check: name, Text: "stream " + c.Name + " " + fmt.Sprintf(format, a...)})
 	}
 	if check.Stream != "" && !captures(c.Subjects, check.Prefix) {
-		report(SeverityError, "exists", "captures no subject of %s.>: add it to the stream's subjects", check.Prefix)
+		report(SeverityWarning, "exists", "captures no subject of %s.>: add it to the stream's subjects, unless the account maps them", check.Prefix)
 	}
 	if c.NoAck {
 		report(SeverityError, "no-ack", "does not acknowledge (no_ack): every task would be resent for ever; set no_ack to false")

@@ -48,7 +48,7 @@ func TestCheckStream(t *testing.T) {
 		{"no-ack", SeverityError, func(c *jetstream.StreamConfig) { c.NoAck = true }},
 		{"sealed", SeverityError, func(c *jetstream.StreamConfig) { c.Sealed = true }},
 		{"mirror", SeverityError, func(c *jetstream.StreamConfig) { c.Mirror = &jetstream.StreamSource{Name: "O"} }},
-		{"exists", SeverityError, func(c *jetstream.StreamConfig) { c.Subjects = []string{"other.>"} }},
+		{"exists", SeverityWarning, func(c *jetstream.StreamConfig) { c.Subjects = []string{"other.>"} }},
 		{"window", SeverityWarning, func(c *jetstream.StreamConfig) { c.Duplicates = 0 }},
 		{"window", SeverityWarning, func(c *jetstream.StreamConfig) { c.Duplicates = 30 * time.Second }},
 		{"retention", SeverityWarning, func(c *jetstream.StreamConfig) { c.Retention = jetstream.InterestPolicy }},

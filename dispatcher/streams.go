@@ -58,6 +58,12 @@ func (s *streams) any(ctx context.Context) (bool, error) {
 	return len(infos) > 0, err
 }
 
+func (s *streams) stale(age time.Duration) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return time.Since(s.checked) > age
+}
+
 func (s *streams) snapshot() []Finding {
 	s.mu.Lock()
 	defer s.mu.Unlock()

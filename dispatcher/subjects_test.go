@@ -152,12 +152,23 @@ func TestFullStream(t *testing.T) {
 	cfg := jetstream.StreamConfig{Name: "OUTBOX", Subjects: []string{"outbox.>"}, MaxMsgs: 10, Discard: jetstream.DiscardNew}
 	r.createStream(cfg)
 	r.insertMany(30)
-	r.start(func(c *Config) { c.MaxAttempts = 1000 })
+	d := r.start(func(c *Config) { c.MaxAttempts = 1000 })
 	eventually(t, "some are refused", func() error {
 		if n := query[int](r, `select count(*) from outbox where last_error like '%maximum messages exceeded%'`); n < 20 {
 			return fmt.Errorf("%d of 20", n)
 		}
 		return nil
+	})
+	d.streams.mu.Lock()
+	d.streams.checked = time.Time{} // as if the last check was long ago
+	d.streams.mu.Unlock()
+	eventually(t, "it says that the stream is full", func() error {
+		for _, f := range d.Health().Stream {
+			if f.Check == "full" {
+				return nil
+			}
+		}
+		return fmt.Errorf("findings %v", d.Health().Stream)
 	})
 	cfg.MaxMsgs = -1
 	if _, err := r.js.UpdateStream(t.Context(), cfg); err != nil {
@@ -208,5 +219,22 @@ func TestStreamAddedLater(t *testing.T) {
 	r.awaitAll(1)
 	if n := query[int](r, `select count(*) from outbox where attempts <> 1`); n > 0 {
 		t.Errorf("%d tasks needed more than one attempt", n)
+	}
+}
+
+// A stream that takes messages and says nothing must not stop the other streams.
+func TestSilentStreamStopsOnlyItself(t *testing.T) {
+	t.Parallel()
+	r := newBareRig(t, natstest.Start(t))
+	r.createStream(jetstream.StreamConfig{Subjects: []string{"outbox.good.*"}})
+	r.createStream(jetstream.StreamConfig{Name: "MUTE", Subjects: []string{"outbox.mute"}, NoAck: true})
+	r.exec(`insert into outbox (kind, payload) select 'mute', '{}' from generate_series(1, 500)`)
+	r.exec(`insert into outbox (kind, payload) select 'good.1', '{}' from generate_series(1, 5)`)
+	r.start(func(c *Config) { c.PublishTimeout = time.Second })
+	r.awaitNeighbours()
+	r.exec(`insert into outbox (kind, payload) select 'good.2', '{}' from generate_series(1, 5)`)
+	r.awaitNeighbours()
+	if n := query[int](r, `select count(*) from outbox where kind = 'mute' and (attempts > 0 or dead_at is not null)`); n > 0 {
+		t.Errorf("%d tasks paid for the silence", n)
 	}
 }
