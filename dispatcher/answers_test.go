@@ -161,8 +161,10 @@ func TestDuplicatesAreCompared(t *testing.T) {
 				}}
 			}
 			id := r.insert("k", `{}`)
-			task := Task{ID: id, Kind: "k", Attempt: 1, Body: []byte(tt.data),
-				CreatedAt: query[time.Time](r, `select created_at from outbox`)}
+			task := Task{
+				ID: id, Kind: "k", Attempt: 1, Body: []byte(tt.data),
+				CreatedAt: query[time.Time](r, `select created_at from outbox`),
+			}
 			msg, err := message("outbox", query[string](r, `select name from outbox_source`), &task)
 			if err != nil {
 				t.Fatal(err)

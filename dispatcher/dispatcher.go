@@ -119,6 +119,16 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	}
 	defer d.watchErrors()()
 
+	d.setRunning(true)
+	defer d.setRunning(false)
+	d.log.Info("dispatching", "schema", d.cfg.Schema, "prefix", d.cfg.Prefix, "source", source, "wake", d.cfg.Wake)
+	err = d.dispatch(ctx)
+	d.log.Info("stopped")
+	return err
+}
+
+// dispatch starts every goroutine and waits for all of them.
+func (d *Dispatcher) dispatch(ctx context.Context) error {
 	// Two contexts: ctx means stop claiming. What is in hand runs on until
 	// it is finished, or the drain timeout is over.
 	inHand, abandon := context.WithCancel(context.WithoutCancel(ctx))
@@ -162,12 +172,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 		close(finished)
 		return nil
 	})
-	d.setRunning(true)
-	defer d.setRunning(false)
-	d.log.Info("dispatching", "schema", d.cfg.Schema, "prefix", d.cfg.Prefix, "source", source, "wake", d.cfg.Wake)
-	err = g.Wait()
-	d.log.Info("stopped")
-	return err
+	return g.Wait()
 }
 
 // giveUp abandons the claims in hand if they are not finished in time.

@@ -1,6 +1,7 @@
 package faults
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"os/exec"
@@ -52,6 +53,8 @@ type rig struct {
 	nats *natstest.Server
 	js   jetstream.JetStream
 
+	logs []string // of the daemons
+
 	mu        sync.Mutex
 	published map[int64]int
 }
@@ -99,6 +102,39 @@ func (r *rig) publishes() (total, repeated int) {
 	return total, repeated
 }
 
+// awaitPublishes waits for the subscriber to have seen so many publishes, and
+// checks how many tasks were published more than once. A machine that stalls
+// for seconds loses acknowledgements; what the daemons' logs explain that way
+// may be repeated as well.
+func (r *rig) awaitPublishes(total, repeated int) {
+	r.t.Helper()
+	if r.stalled() {
+		r.t.Log("acknowledgements were lost on the way: the publishes are not compared")
+		return
+	}
+	eventually(r.t, "the publishes are counted", func() error {
+		if n, again := r.publishes(); n != total || again != repeated {
+			return fmt.Errorf("%d publishes, %d tasks repeated; want %d and %d", n, again, total, repeated)
+		}
+		return nil
+	})
+}
+
+// stalled reports whether a daemon gave up waiting for an acknowledgement.
+func (r *rig) stalled() bool {
+	r.t.Helper()
+	for _, log := range r.logs {
+		text, err := os.ReadFile(log)
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		if bytes.Contains(text, []byte("no acknowledgement in time")) {
+			return true
+		}
+	}
+	return false
+}
+
 // daemon is a dispatcher process.
 type daemon struct {
 	t    *testing.T
@@ -115,6 +151,7 @@ func (r *rig) start(env ...string) *daemon {
 		r.t.Fatal(err)
 	}
 	defer f.Close()
+	r.logs = append(r.logs, f.Name())
 	d := &daemon{t: r.t, done: make(chan struct{}), log: f.Name()}
 	d.cmd = exec.Command(binary, "run", "--http=") //nolint:noctx // ended by signal or by the cleanup
 	d.cmd.Env = append([]string{"DATABASE_URL=" + r.dsn, "NATS_URL=" + r.nats.URL(), "OUTBOX_LOG_LEVEL=debug"}, env...)
