@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -51,7 +52,7 @@ type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
 
-// errHelp ends the parsing after help was printed.
+// errHelp ends the parsing after help, or the version, was printed.
 var errHelp = errors.New("help was printed")
 
 // helpFlag replaces kong's own, which exits the process.
@@ -70,17 +71,29 @@ func (helpFlag) BeforeReset(ctx *kong.Context) error {
 	return errHelp
 }
 
+// versionFlag is "dispatcher version" for those who try a flag first.
+type versionFlag bool
+
+// BeforeReset prints the version as soon as the flag was seen.
+func (versionFlag) BeforeReset(ctx *kong.Context) error {
+	if err := (&versionCmd{}).print(ctx.Stdout); err != nil {
+		return err
+	}
+	return errHelp
+}
+
 // globalFlags are those of every command.
 type globalFlags struct {
-	Help helpFlag `short:"h" noenv:"" help:"Show help."`
+	Help    helpFlag    `short:"h" noenv:"" help:"Show help."`
+	Version versionFlag `noenv:"" hidden:"" help:"Show the version of this program."`
 }
 
 // run is the program without its process: it returns the exit code, and stops
 // gracefully when ctx ends.
-func run(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) int {
+func run(ctx context.Context, args []string, environ []string, stdout, stderr io.Writer) int {
 	redact := &redactor{}
 	a := &app{stdout: redact.writer(stdout), stderr: redact.writer(stderr), redact: redact}
-	err := a.run(ctx, args, getenv)
+	err := a.run(ctx, args, environ)
 	switch {
 	case err == nil || errors.Is(err, errHelp):
 		return exitOK
@@ -95,13 +108,13 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 	return exitFailure
 }
 
-func (a *app) run(ctx context.Context, args []string, getenv func(string) string) error {
+func (a *app) run(ctx context.Context, args, environ []string) error {
 	var c cli
 	parser, err := newParser(&c, a.stdout, a.stderr)
 	if err != nil {
 		return fmt.Errorf("build the command line: %w", err)
 	}
-	kctx, err := a.parse(parser, args, getenv)
+	kctx, err := a.parse(parser, args, environ)
 	if err != nil {
 		return err
 	}
@@ -110,10 +123,13 @@ func (a *app) run(ctx context.Context, args []string, getenv func(string) string
 }
 
 // parse fills the structure that parser was made for.
-func (a *app) parse(parser *kong.Kong, args []string, getenv func(string) string) (*kong.Context, error) {
-	a.env = &environment{getenv: getenv, used: map[string]string{}}
+func (a *app) parse(parser *kong.Kong, args, environ []string) (*kong.Context, error) {
+	a.env = newEnvironment(environ)
 	if err := kong.Resolvers(a.env).Apply(parser); err != nil {
 		return nil, fmt.Errorf("build the command line: %w", err)
+	}
+	if len(args) > 0 && args[0] == "help" {
+		args = append(slices.Clone(args[1:]), "--help")
 	}
 	kctx, err := parser.Parse(args)
 	if err != nil {
@@ -129,8 +145,8 @@ func (a *app) parse(parser *kong.Kong, args []string, getenv func(string) string
 func newParser(c *cli, stdout, stderr io.Writer) (*kong.Kong, error) {
 	return kong.New(c,
 		kong.Name("dispatcher"),
-		kong.Description("Sends the tasks of a PostgreSQL outbox table to NATS JetStream, each one once, within milliseconds of its commit."+
-			"\n\nA flag can also be given as a variable: --batch is OUTBOX_BATCH. A flag wins over a variable, a variable over the default."),
+		kong.Description("Sends the tasks of a PostgreSQL outbox table to NATS JetStream, within about a millisecond of their commit on an idle machine."+
+			"\n\nA setting can also be given as a variable: --batch is OUTBOX_BATCH. A flag wins over a variable, a variable over the default."),
 		kong.Writers(stdout, stderr),
 		kong.NoDefaultHelp(),
 		kong.Embed(&globalFlags{}),

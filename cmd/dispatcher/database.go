@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -67,9 +69,17 @@ type listenFlags struct {
 	ListenURLFile string `group:"Database" xor:"listen-url" placeholder:"FILE" help:"File that holds --listen-url."`
 }
 
-// poolConfig returns the settings of a pool with at least minConns
-// connections, unless the user fixed pool_max_conns.
-func (f *databaseFlags) poolConfig(a *app, logger *slog.Logger, minConns int) (*pgxpool.Config, error) {
+const (
+	// claimPoolConns are those that dispatcher.Config asks for beside one for
+	// each worker: two for looking at the table.
+	claimPoolConns = 2
+	// metricsPoolConns is one for the metrics, who can wait for a worker's.
+	metricsPoolConns = 1
+)
+
+// poolConfig returns the settings of a pool with enough connections for the
+// workers, unless the user fixed pool_max_conns; too few of them are refused.
+func (f *databaseFlags) poolConfig(a *app, logger *slog.Logger, workers int) (*pgxpool.Config, error) {
 	dsn, err := a.secret(f.DatabaseURL, f.DatabaseURLFile, "database-url-file")
 	if err != nil {
 		return nil, err
@@ -79,7 +89,11 @@ func (f *databaseFlags) poolConfig(a *app, logger *slog.Logger, minConns int) (*
 		return nil, err
 	}
 	if plain, err := pgx.ParseConfig(dsn); err == nil && plain.RuntimeParams["pool_max_conns"] == "" {
-		cfg.MaxConns = max(cfg.MaxConns, int32(minConns)) // #nosec G115 -- at most 64 workers and a few
+		cfg.MaxConns = max(cfg.MaxConns, int32(workers+claimPoolConns+metricsPoolConns)) // #nosec G115 -- at most 64 workers and a few
+	}
+	if need := workers + claimPoolConns; int(cfg.MaxConns) < need {
+		return nil, usageError{fmt.Errorf("%s: pool_max_conns is %d, and %d workers need %d connections: raise it, or lower --workers",
+			a.flag("database-url"), cfg.MaxConns, workers, need)}
 	}
 	// A ping before each use after an idle second costs a round trip just
 	// when a wake ends the idleness. A dead connection shows as an error of
@@ -87,6 +101,31 @@ func (f *databaseFlags) poolConfig(a *app, logger *slog.Logger, minConns int) (*
 	cfg.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false }
 	prepare(cfg.ConnConfig, logger, f.Schema, "")
 	return cfg, nil
+}
+
+// libpqVariables say by themselves where a database is.
+var libpqVariables = []string{"PGHOST", "PGHOSTADDR", "PGPORT", "PGDATABASE", "PGUSER", "PGSERVICE", "PGSERVICEFILE"}
+
+// unset tells that nothing says where the database is: the defaults of libpq
+// are taken then, which are seldom meant.
+func (f *databaseFlags) unset(a *app) bool {
+	return f.DatabaseURL == "" && f.DatabaseURLFile == "" && a.env != nil &&
+		!slices.ContainsFunc(libpqVariables, func(name string) bool { return a.env.values[name] != "" })
+}
+
+// noDatabase is what is said where databaseFlags.unset tells.
+const noDatabase = "neither --database-url nor DATABASE_URL is set"
+
+// connect opens a single connection for a command that ends soon.
+func (f *databaseFlags) connect(ctx context.Context, a *app, cfg *pgx.ConnConfig) (*pgx.Conn, error) {
+	conn, err := pgx.ConnectConfig(ctx, cfg)
+	switch {
+	case err == nil:
+		return conn, nil
+	case f.unset(a):
+		return nil, fmt.Errorf("connect to the database: %w: %s", err, noDatabase)
+	}
+	return nil, fmt.Errorf("connect to the database: %w", err)
 }
 
 // connConfig returns the settings of a single connection; suffix is added to
@@ -130,8 +169,15 @@ func connConfig(a *app, logger *slog.Logger, flag, dsn, schema, suffix string) (
 // dsnMark stands in the driver's errors between the quoted string and the fault.
 const dsnMark = "`: "
 
+// urlScheme finds what is before :// at the start of a URL.
+var urlScheme = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9+.-]*://`)
+
 // parseDSN is pgxpool.ParseConfig with errors that cannot quote a password.
 func parseDSN(a *app, flag, dsn string) (*pgxpool.Config, error) {
+	if scheme := urlScheme.FindString(dsn); scheme != "" && scheme != "postgres://" && scheme != "postgresql://" {
+		a.redact.add(dsn)
+		return nil, usageError{fmt.Errorf("%s: a URL must begin with postgres:// or postgresql:// (the value is not shown, it may hold a password)", a.flag(flag))}
+	}
 	cfg, err := pgxpool.ParseConfig(dsn)
 	if err != nil || cfg.ConnConfig.Password != "" {
 		a.redact.add(dsn)

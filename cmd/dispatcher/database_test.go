@@ -20,11 +20,11 @@ func silent() *slog.Logger { return slog.New(slog.DiscardHandler) }
 func TestPoolSize(t *testing.T) {
 	for dsn, want := range map[string]int32{
 		"host=h":                   67,
-		"host=h pool_max_conns=5":  5,
+		"host=h pool_max_conns=66": 66,
 		"host=h pool_max_conns=90": 90,
 	} {
 		f := databaseFlags{DatabaseURL: dsn}
-		cfg, err := f.poolConfig(testApp(), silent(), 67)
+		cfg, err := f.poolConfig(testApp(), silent(), 64)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"io"
 	"os"
 	"strings"
@@ -49,5 +50,29 @@ func TestEveryFlagHasHelp(t *testing.T) {
 		if flag.Help == "" || flag.Group == nil || !strings.HasSuffix(flag.Help, ".") {
 			t.Errorf("--%s: group %v, help %q", flag.Name, flag.Group, flag.Help)
 		}
+	}
+}
+
+func TestHelpShowsVariablesAndNoValues(t *testing.T) {
+	const canary = "canary-of-the-help"
+	vars := map[string]string{}
+	for _, flag := range runFlags(t) {
+		for _, name := range variables(flag) {
+			vars[name] = canary
+		}
+	}
+	var out bytes.Buffer
+	code := run(t.Context(), []string{"run", "--help"}, environ(vars), &out, &out)
+	if code != exitOK {
+		t.Errorf("exit code %d: %s", code, out.String())
+	}
+	text := strings.Join(strings.Fields(out.String()), " ")
+	for _, want := range []string{"--batch=500", "(1 to 10000, $OUTBOX_BATCH)", "$OUTBOX_NATS_URL, $NATS_URL", "Dispatching", `--http="127.0.0.1:8080"`} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the help does not say %q:\n%s", want, out.String())
+		}
+	}
+	if strings.Contains(text, canary) {
+		t.Error("the help shows the value of a variable")
 	}
 }

@@ -20,9 +20,20 @@ import (
 // "noenv" keeps a flag out of the environment; "range" has the limits of a
 // number or duration, "lo..hi", both inclusive.
 type environment struct {
-	getenv func(string) string
+	values map[string]string
 	// used tells which variable a flag's value came from, by flag name.
 	used map[string]string
+}
+
+// newEnvironment reads pairs as those of [os.Environ].
+func newEnvironment(environ []string) *environment {
+	e := &environment{values: make(map[string]string, len(environ)), used: map[string]string{}}
+	for _, pair := range environ {
+		if name, value, ok := strings.Cut(pair, "="); ok {
+			e.values[name] = value
+		}
+	}
+	return e
 }
 
 // strength orders where a value came from.
@@ -72,8 +83,13 @@ func (e *environment) Resolve(ctx *kong.Context, _ *kong.Path, flag *kong.Flag) 
 
 func (e *environment) lookup(flag *kong.Flag) (value, variable string, strong strength) {
 	for i, name := range variables(flag) {
-		if value := e.getenv(name); value != "" {
-			return value, name, map[bool]strength{true: ownVariable, false: foreignVariable}[i == 0]
+		value := e.values[name]
+		switch {
+		case value == "":
+		case i == 0:
+			return value, name, ownVariable
+		default:
+			return value, name, foreignVariable
 		}
 	}
 	return "", "", unset

@@ -1,20 +1,13 @@
 package main
 
 import (
-	"bytes"
 	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
-
-	"github.com/alecthomas/kong"
-	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/nats-io/nats.go"
 
 	"github.com/outbox-dispatcher/outbox/dispatcher"
-	"github.com/outbox-dispatcher/outbox/internal/natstest"
 )
 
 // parse is the program up to the point where the command would run.
@@ -26,8 +19,16 @@ func parse(t *testing.T, vars map[string]string, args ...string) (*cli, *app, er
 		t.Fatal(err)
 	}
 	a := &app{stdout: io.Discard, stderr: io.Discard, redact: &redactor{}}
-	_, err = a.parse(k, args, func(name string) string { return vars[name] })
+	_, err = a.parse(k, args, environ(vars))
 	return &c, a, err
+}
+
+func environ(vars map[string]string) []string {
+	pairs := make([]string, 0, len(vars))
+	for name, value := range vars {
+		pairs = append(pairs, name+"="+value)
+	}
+	return pairs
 }
 
 func writeFile(t *testing.T, content string) string {
@@ -44,7 +45,6 @@ func TestPrecedence(t *testing.T) {
 	stream := func(c *cli) any { return c.Run.CreateStream }
 	natsURL := func(c *cli) any { return c.Run.NATSURL }
 	database := func(c *cli) any { return c.Run.DatabaseURL + "|" + c.Run.DatabaseURLFile }
-	type vars = map[string]string
 	for name, c := range map[string]struct {
 		vars vars
 		args string
@@ -80,7 +80,6 @@ func TestPrecedence(t *testing.T) {
 }
 
 func TestParseErrors(t *testing.T) {
-	type vars = map[string]string
 	for name, c := range map[string]struct {
 		vars vars
 		args string
@@ -120,124 +119,5 @@ func TestParseErrors(t *testing.T) {
 				t.Errorf("%q has lines", err)
 			}
 		})
-	}
-}
-
-// The ranges of the flags repeat those that the dispatcher enforces.
-func TestRangesAreTheDispatchers(t *testing.T) {
-	pool, err := pgxpool.New(t.Context(), "host=127.0.0.1 pool_max_conns=80")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer pool.Close()
-	nc, err := nats.Connect("", nats.InProcessServer(natstest.Start(t)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nc.Close()
-	accepts := func(name string, v int64) bool {
-		cfg := dispatcher.Config{Pool: pool, NATS: nc}
-		if name == "retry-min" {
-			cfg.RetryMax = 24 * time.Hour // or it would be below the minimum
-		}
-		switch d := time.Duration(v); name {
-		case "batch":
-			cfg.Batch = int(v)
-		case "batch-bytes":
-			cfg.BatchBytes = int(v)
-		case "workers":
-			cfg.Workers = int(v)
-		case "max-attempts":
-			cfg.MaxAttempts = int(v)
-		case "sweep-interval":
-			cfg.SweepInterval = d
-		case "poll-interval":
-			cfg.PollInterval = d
-		case "publish-timeout":
-			cfg.PublishTimeout = d
-		case "drain-timeout":
-			cfg.DrainTimeout = d
-		case "retry-min":
-			cfg.RetryMin = d
-		case "retry-max":
-			cfg.RetryMin, cfg.RetryMax = min(d, time.Millisecond), d
-		default:
-			t.Fatalf("--%s has a range and no place in dispatcher.Config", name)
-		}
-		_, err := dispatcher.New(cfg)
-		return err == nil
-	}
-	for _, flag := range runFlags(t) {
-		limits := flag.Tag.Get("range")
-		if limits == "" {
-			continue
-		}
-		lo, hi, err := parseRange(limits, flag.Target.Type())
-		if err != nil {
-			t.Fatalf("--%s: %v", flag.Name, err)
-		}
-		// Zero asks New for the default, so go below it there.
-		below := lo - 1
-		if below == 0 {
-			below = -1
-		}
-		if accepts(flag.Name, below) || !accepts(flag.Name, lo) || !accepts(flag.Name, hi) || accepts(flag.Name, hi+1) {
-			t.Errorf("--%s says %s, the dispatcher accepts %d: %t, %d: %t, %d: %t, %d: %t", flag.Name, limits,
-				below, accepts(flag.Name, below), lo, accepts(flag.Name, lo), hi, accepts(flag.Name, hi), hi+1, accepts(flag.Name, hi+1))
-		}
-	}
-}
-
-func runFlags(t *testing.T) []*kong.Flag {
-	t.Helper()
-	k, err := newParser(&cli{}, io.Discard, io.Discard)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, n := range k.Model.Leaves(true) {
-		if n.Name == "run" {
-			return n.Flags
-		}
-	}
-	t.Fatal("there is no command run")
-	return nil
-}
-
-// Each setting of the dispatcher must be reachable by a flag, with the same
-// default.
-func TestDefaultsAreTheDispatchers(t *testing.T) {
-	c, _, err := parse(t, nil, "run")
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := c.Run
-	got := []any{r.Schema, r.Prefix, r.Batch, r.BatchBytes, r.Workers, r.SweepInterval, r.PollInterval, r.PublishTimeout, r.DrainTimeout, r.MaxAttempts, r.RetryMin, r.RetryMax, r.Wake}
-	want := []any{
-		dispatcher.DefaultSchema, dispatcher.DefaultPrefix, dispatcher.DefaultBatch, dispatcher.DefaultBatchBytes, dispatcher.DefaultWorkers,
-		dispatcher.DefaultSweepInterval, dispatcher.DefaultPollInterval, dispatcher.DefaultPublishTimeout, dispatcher.DefaultDrainTimeout,
-		dispatcher.DefaultMaxAttempts, dispatcher.DefaultRetryMin, dispatcher.DefaultRetryMax, dispatcher.WakeNotify,
-	}
-	for i := range want {
-		if got[i] != want[i] {
-			t.Errorf("default %d is %v, want %v", i, got[i], want[i])
-		}
-	}
-}
-
-func TestHelpShowsVariablesAndNoValues(t *testing.T) {
-	const canary = "canary-of-the-help"
-	var out bytes.Buffer
-	code := run(t.Context(), []string{"run", "--help"}, func(string) string { return canary }, &out, &out)
-	if code != exitOK {
-		t.Errorf("exit code %d: %s", code, out.String())
-	}
-	text := strings.Join(strings.Fields(out.String()), " ")
-	for _, want := range []string{"--batch=500", "(1 to 10000, $OUTBOX_BATCH)", "$OUTBOX_NATS_URL, $NATS_URL", "Dispatching", `--http="127.0.0.1:8080"`} {
-		if !strings.Contains(text, want) {
-			t.Errorf("the help does not say %q:\n%s", want, out.String())
-		}
-	}
-	if strings.Contains(text, canary) {
-		t.Error("the help shows the value of a variable")
 	}
 }

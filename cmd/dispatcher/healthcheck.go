@@ -27,6 +27,9 @@ func (c *healthcheckCmd) Run(ctx context.Context, a *app) error {
 	if !c.on() {
 		return usageError{errors.New("--http is off: nothing to ask; use the address that the dispatcher serves")}
 	}
+	if err := checkAddress(a, c.HTTP); err != nil {
+		return err
+	}
 	addr, err := dialAddress(c.HTTP)
 	if err != nil {
 		return err

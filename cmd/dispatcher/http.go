@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -148,8 +149,19 @@ func writeJSON(w io.Writer, v any) error {
 	return e.Encode(v)
 }
 
+// checkAddress tells somebody who gave a port only how to write it.
+func checkAddress(a *app, addr string) error {
+	if _, err := strconv.ParseUint(addr, 10, 16); err == nil {
+		return usageError{fmt.Errorf("%s must be HOST:PORT, got %q: write :%s for all interfaces, or 127.0.0.1:%s for this machine", a.flag("http"), addr, addr, addr)}
+	}
+	return nil
+}
+
 // listen opens the address of the flag.
 func (f *httpFlags) listen(ctx context.Context, a *app) (net.Listener, error) {
+	if err := checkAddress(a, f.HTTP); err != nil {
+		return nil, err
+	}
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp", f.HTTP)
 	if err != nil {

@@ -159,7 +159,7 @@ func TestHealthcheck(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out strings.Builder
-			code := run(t.Context(), append([]string{"healthcheck", "--http", c.addr}, c.args...), func(string) string { return "" }, &out, &out)
+			code := run(t.Context(), append([]string{"healthcheck", "--http", c.addr}, c.args...), nil, &out, &out)
 			if code != c.code || !strings.Contains(out.String(), c.want) || strings.Count(out.String(), "\n") != 1 {
 				t.Errorf("exit code %d, want %d; it says %q, want %q in one line", code, c.code, out.String(), c.want)
 			}

@@ -21,5 +21,5 @@ func main() {
 		<-signals
 		os.Exit(exitKilled)
 	}()
-	os.Exit(run(ctx, os.Args[1:], os.Getenv, os.Stdout, os.Stderr))
+	os.Exit(run(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr))
 }

@@ -47,17 +47,17 @@ func counter(name, help string, labels ...string) *prometheus.CounterVec {
 func newMetrics(reg prometheus.Registerer, batch int) *metrics {
 	m := &metrics{
 		batch:      batch,
-		published:  counter("outbox_published_total", "Answered publish attempts by result: stored, duplicate, refused, rejected, unavailable.", "result"),
+		published:  counter("outbox_published_total", "Publish attempts by outcome: stored, duplicate, refused, rejected, or unavailable, which is no answer.", "result"),
 		duplicates: counter("outbox_duplicates_total", "Tasks that a stream had stored before; not explained by a crash or a lost answer is an alarm.", "explained"),
 		dead:       counter("outbox_dead_total", "Tasks that became dead letters: rejected by the broker, or out of attempts.", "reason"),
 		claims:     counter("outbox_claims_total", "Claims by how much they found: empty, partial, full.", "result"),
 		wakes:      counter("outbox_wakes_total", "What made the dispatcher look for tasks.", "source"),
 		released: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "outbox_released_total", Help: "Claimed tasks that were given back without counting an attempt.",
+			Name: "outbox_released_total", Help: "Claimed tasks that were given back without counting an attempt, those of claims whose settlement failed included.",
 		}),
 		claim:    histogram("outbox_claim_seconds", "Time to claim tasks.", 16),
 		publish:  histogram("outbox_publish_seconds", "Time from the first publish of a claim to its last answer.", 16),
-		endToEnd: histogram("outbox_end_to_end_seconds", "Time from when a task was due to its acknowledgement.", 20),
+		endToEnd: histogram("outbox_end_to_end_seconds", "Time from when a task was due, its created_at or its send_after if that is later, to its acknowledgement. A long transaction of the producer counts in.", 20),
 	}
 	reg.MustRegister(m.published, m.duplicates, m.dead, m.claims, m.wakes, m.released, m.claim, m.publish, m.endToEnd)
 	// A counter that appears with its first event hides that event from

@@ -47,14 +47,14 @@ outbox_dead_total{reason="rejected"} 1
 # TYPE outbox_duplicates_total counter
 outbox_duplicates_total{explained="false"} 1
 outbox_duplicates_total{explained="true"} 1
-# HELP outbox_published_total Answered publish attempts by result: stored, duplicate, refused, rejected, unavailable.
+# HELP outbox_published_total Publish attempts by outcome: stored, duplicate, refused, rejected, or unavailable, which is no answer.
 # TYPE outbox_published_total counter
 outbox_published_total{result="duplicate"} 2
 outbox_published_total{result="refused"} 2
 outbox_published_total{result="rejected"} 1
 outbox_published_total{result="stored"} 2
 outbox_published_total{result="unavailable"} 0
-# HELP outbox_released_total Claimed tasks that were given back without counting an attempt.
+# HELP outbox_released_total Claimed tasks that were given back without counting an attempt, those of claims whose settlement failed included.
 # TYPE outbox_released_total counter
 outbox_released_total 4
 # HELP outbox_wakes_total What made the dispatcher look for tasks.

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"log/slog"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -20,7 +19,7 @@ type migrateCmd struct {
 	Up     migrateUpCmd     `cmd:"" help:"Create the outbox, or bring it up to date. Safe to run several times, and at the same time."`
 	Down   migrateDownCmd   `cmd:"" help:"Undo migrations."`
 	Status migrateStatusCmd `cmd:"" help:"Show which migrations were applied."`
-	Print  migratePrintCmd  `cmd:"" help:"Print the SQL that \"up\" runs on an empty database."`
+	Print  migratePrintCmd  `cmd:"" help:"Print the SQL of \"up\" for psql, to be run once, where there is no outbox yet."`
 }
 
 // migrateFlags say how patiently to migrate.
@@ -36,13 +35,13 @@ func (f migrateFlags) options(schema string) outbox.MigrateOptions {
 
 // withConnection runs f on a connection to the database.
 func withConnection(ctx context.Context, a *app, db *databaseFlags, f func(*pgx.Conn) error) error {
-	cfg, err := db.connConfig(a, slog.New(slog.NewTextHandler(a.stderr, nil)), migrateSuffix)
+	cfg, err := db.connConfig(a, textLogger(a.stderr), migrateSuffix)
 	if err != nil {
 		return err
 	}
-	conn, err := pgx.ConnectConfig(ctx, cfg)
+	conn, err := db.connect(ctx, a, cfg)
 	if err != nil {
-		return fmt.Errorf("connect to the database: %w", err)
+		return err
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
 	return f(conn)

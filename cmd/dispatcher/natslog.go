@@ -1,15 +1,10 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"log/slog"
-	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
-
-	"github.com/outbox-dispatcher/outbox/dispatcher"
 )
 
 // maxReasons bounds the lines of one outage: some reasons name a port that is
@@ -49,63 +44,4 @@ func natsLog(logger *slog.Logger) []nats.Option {
 			logger.Warn("NATS reports an error", "error", err)
 		}),
 	}
-}
-
-// streamCreator makes the stream of --create-stream once the broker answers.
-type streamCreator struct {
-	nc     *nats.Conn
-	cfg    dispatcher.Config
-	logger *slog.Logger
-	reason string
-}
-
-// createTimeout bounds one attempt; a cluster takes seconds to place a stream.
-const createTimeout = 5 * time.Second
-
-// try reports whether the stream exists now.
-func (c *streamCreator) try(ctx context.Context) bool {
-	if !c.nc.IsConnected() {
-		return false
-	}
-	ctx, cancel := context.WithTimeout(ctx, createTimeout)
-	defer cancel()
-	js, err := newJetStream(c.nc, c.cfg)
-	if err == nil {
-		err = dispatcher.CreateStream(ctx, js, c.cfg.Prefix, c.cfg.Stream)
-	}
-	if err == nil {
-		return true
-	}
-	if text := errorText(err); text != c.reason {
-		c.reason = text
-		c.logger.Error("cannot create the stream, trying again", "error", text)
-	}
-	return false
-}
-
-// run tries until the stream exists or ctx ends: at each change of the
-// connection, and every few seconds while it stands.
-func (c *streamCreator) run(ctx context.Context) {
-	changes := c.nc.StatusChanged(nats.CONNECTED)
-	defer c.nc.RemoveStatusListener(changes)
-	again := time.NewTicker(createTimeout)
-	defer again.Stop()
-	for !c.try(ctx) {
-		select {
-		case <-ctx.Done():
-			return
-		case <-changes:
-		case <-again.C:
-		}
-	}
-}
-
-func newJetStream(nc *nats.Conn, cfg dispatcher.Config) (jetstream.JetStream, error) {
-	switch {
-	case cfg.JetStreamDomain != "":
-		return jetstream.NewWithDomain(nc, cfg.JetStreamDomain)
-	case cfg.JetStreamAPIPrefix != "":
-		return jetstream.NewWithAPIPrefix(nc, cfg.JetStreamAPIPrefix)
-	}
-	return jetstream.New(nc)
 }

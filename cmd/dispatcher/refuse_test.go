@@ -27,8 +27,11 @@ func TestRunRefuses(t *testing.T) {
 		"missing database": {[]string{"DATABASE_URL=" + pg.DSN("nowhere")}, exitFailure, []string{`database "nowhere" does not exist`}},
 		"bad credentials":  {[]string{"DATABASE_URL=" + dsn, "NATS_CREDS=/nonexistent"}, exitUsage, []string{"--nats-creds (from NATS_CREDS)"}},
 		"taken port":       {[]string{"DATABASE_URL=" + dsn, "OUTBOX_HTTP=" + served(t, healthy())}, exitUsage, []string{"--http (from OUTBOX_HTTP)", "address already in use", "--http=off"}},
-		"too small a pool": {[]string{"DATABASE_URL=" + dsn + "&pool_max_conns=2"}, exitUsage, []string{"pool_max_conns"}},
-		"bad prefix":       {[]string{"DATABASE_URL=" + dsn, "OUTBOX_PREFIX=a..b"}, exitUsage, []string{"a..b"}},
+		"too small a pool": {[]string{"DATABASE_URL=" + dsn + "&pool_max_conns=2"}, exitUsage, []string{"--database-url (from DATABASE_URL): pool_max_conns is 2, and 4 workers need 6 connections", "--workers"}},
+		"bad prefix":       {[]string{"DATABASE_URL=" + dsn, "OUTBOX_PREFIX=a..b"}, exitUsage, []string{`dispatcher: --prefix (from OUTBOX_PREFIX) "a..b" must be`}},
+		"bad stream":       {[]string{"DATABASE_URL=" + dsn, "OUTBOX_STREAM=a.b"}, exitUsage, []string{`dispatcher: --stream (from OUTBOX_STREAM) "a.b" is not`}},
+		"bad schema":       {[]string{"DATABASE_URL=" + dsn, "OUTBOX_SCHEMA=" + strings.Repeat("s", 64), "OUTBOX_PREFIX=."}, exitUsage, []string{"dispatcher: --schema (from OUTBOX_SCHEMA)", "at most 63 bytes; --prefix (from OUTBOX_PREFIX)"}},
+		"other URL":        {[]string{"DATABASE_URL=mysql://u:canary@h/d"}, exitUsage, []string{"--database-url (from DATABASE_URL): a URL must begin with postgres:// or postgresql://"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

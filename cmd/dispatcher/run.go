@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
+	"github.com/alecthomas/kong"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/nats-io/nats.go"
 	"golang.org/x/sync/errgroup"
@@ -33,7 +35,7 @@ type outboxFlags struct {
 	Stream       string `group:"Publishing" placeholder:"NAME" help:"The only stream whose acknowledgement counts. Default: any that captures subjects below --prefix."`
 	CreateStream bool   `group:"Publishing" help:"Create a stream for --prefix if there is none, named by --stream or after the prefix. For trying things out: a stream in production is made by its operator."`
 
-	Wake           dispatcher.WakeMode `group:"Dispatching" enum:"notify,poll" default:"notify" help:"How new tasks are noticed. notify: by LISTEN, within a millisecond. poll: by looking every --poll-interval, without a trigger or a session connection."`
+	Wake           dispatcher.WakeMode `group:"Dispatching" enum:"notify,poll" default:"notify" help:"How new tasks are noticed. notify: by LISTEN, at once. poll: by looking every --poll-interval, without a trigger or a session connection."`
 	Batch          int                 `group:"Dispatching" range:"1..10000" default:"${batch}" help:"Tasks that one claim takes at most."`
 	BatchBytes     int                 `group:"Dispatching" range:"1024..1073741824" default:"${batch_bytes}" help:"Bytes of message bodies that one claim takes at most; a larger task is claimed alone. Memory grows with this times --workers."`
 	Workers        int                 `group:"Dispatching" range:"1..64" default:"${workers}" help:"Claims in hand at once."`
@@ -45,10 +47,6 @@ type outboxFlags struct {
 	RetryMin       time.Duration       `group:"Dispatching" range:"1ms..24h" default:"${retry_min}" help:"Wait after the first refusal of a task; it doubles with each further one."`
 	RetryMax       time.Duration       `group:"Dispatching" range:"1ms..24h" default:"${retry_max}" help:"Longest wait after a refusal."`
 }
-
-// sparePoolConns are those beside the workers', each of which holds a claim:
-// two for looking at the table, as dispatcher.Config asks, one for the metrics.
-const sparePoolConns = 3
 
 // daemon is what Run has put together.
 type daemon struct {
@@ -62,17 +60,21 @@ type daemon struct {
 // Run dispatches until ctx ends. What is wrong with the settings, and what
 // waiting does not cure, is returned; a database or a broker that is not there
 // is waited for.
-func (c *runCmd) Run(ctx context.Context, a *app) error {
+func (c *runCmd) Run(ctx context.Context, a *app, k *kong.Kong) error {
 	logger := c.logger(a.stderr)
 	if c.LogFormat == "json" {
 		a.logger = logger
 	}
+	a.env.warnOfMisspelt(k.Model, logger)
 	if c.RetryMax < c.RetryMin {
 		return usageError{fmt.Errorf("%s must be at least --retry-min, %v, got %v: raise it", a.flag("retry-max"), c.RetryMin, c.RetryMax)}
 	}
-	poolConfig, err := c.poolConfig(a, logger, c.Workers+sparePoolConns)
+	poolConfig, err := c.poolConfig(a, logger, c.Workers)
 	if err != nil {
 		return err
+	}
+	if c.unset(a) {
+		logger.Warn(noDatabase+": the defaults of libpq are taken", "host", poolConfig.ConnConfig.Host, "database", poolConfig.ConnConfig.Database)
 	}
 	listen, err := c.listenConfig(a, logger, &c.databaseFlags, listenSuffix)
 	if err != nil {
@@ -110,12 +112,28 @@ func (c *runCmd) Run(ctx context.Context, a *app) error {
 	})
 }
 
+// fieldFlags are the settings whose limits only the dispatcher knows.
+var fieldFlags = map[string]string{"Prefix": "prefix", "Schema": "schema", "Stream": "stream"}
+
+// nameFlags puts the name of the flag before each error of dispatcher.New that
+// begins with the name of a field.
+func nameFlags(a *app, err error) error {
+	lines := strings.Split(strings.TrimPrefix(err.Error(), "dispatcher settings: "), "\n")
+	for i, line := range lines {
+		field, rest, _ := strings.Cut(line, " ")
+		if flag := fieldFlags[field]; flag != "" {
+			lines[i] = a.flag(flag) + " " + rest
+		}
+	}
+	return errors.New(strings.Join(lines, "\n"))
+}
+
 func (d *daemon) run(ctx context.Context, a *app, cfg dispatcher.Config) error {
 	reg := newRegistry()
 	cfg.Observer = newMetrics(reg, cfg.Batch)
 	var err error
 	if d.dispatcher, err = dispatcher.New(cfg); err != nil {
-		return usageError{err}
+		return usageError{nameFlags(a, err)}
 	}
 	reg.MustRegister(newHealthCollector(d.dispatcher), newBacklogCollector(d.pool, cfg.Schema))
 

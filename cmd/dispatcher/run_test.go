@@ -101,7 +101,7 @@ func awaitMessage(t *testing.T, s *natstest.Server, subject string) jetstream.Ms
 func TestRunDispatches(t *testing.T) {
 	t.Parallel()
 	dsn, s := pgtest.NewDB(t), natstest.Listening(t)
-	p := start(t, runEnv(dsn, s), "run")
+	p := start(t, runEnv(dsn, s, "OUTBOX_BACTH=5"), "run")
 	awaitReady(t, p)
 	insert(t, dsn, "email")
 	m := awaitMessage(t, s, "outbox.email")
@@ -109,12 +109,14 @@ func TestRunDispatches(t *testing.T) {
 		t.Errorf("%s %v", m.Data(), m.Headers())
 	}
 	var out strings.Builder
-	if code := run(t.Context(), []string{"healthcheck", "--http", p.httpAddr(t)}, func(string) string { return "" }, &out, &out); code != 0 {
+	if code := run(t.Context(), []string{"healthcheck", "--http", p.httpAddr(t)}, nil, &out, &out); code != 0 {
 		t.Errorf("healthcheck: %d %s", code, out.String())
 	}
 	p.stop(t)
-	if !strings.Contains(p.text(), "stopped") {
-		t.Error("no word about stopping")
+	for _, want := range []string{"stopped", `msg="created the stream" stream=OUTBOX subjects=outbox.>`, "nearest=OUTBOX_BATCH"} {
+		if !strings.Contains(p.text(), want) {
+			t.Errorf("no word of %q", want)
+		}
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"log/slog"
 	"strconv"
 	"text/tabwriter"
 	"time"
@@ -105,8 +104,7 @@ func (s sessions) String() string {
 
 // Run reads and prints the status.
 func (c *statusCmd) Run(ctx context.Context, a *app) error {
-	logger := slog.New(slog.NewTextHandler(a.stderr, nil))
-	s, err := c.read(ctx, a, logger)
+	s, err := c.read(ctx, a, textLogger(a.stderr))
 	if err != nil {
 		return err
 	}

@@ -12,7 +12,7 @@ import (
 
 func statusOf(t *testing.T, dsn, schema string) (sessions, string) {
 	t.Helper()
-	vars := func(name string) string { return map[string]string{"DATABASE_URL": dsn, "OUTBOX_SCHEMA": schema}[name] }
+	vars := []string{"DATABASE_URL=" + dsn, "OUTBOX_SCHEMA=" + schema}
 	var out, text strings.Builder
 	if code := run(t.Context(), []string{"status", "--json"}, vars, &out, &out); code != exitOK {
 		t.Fatalf("status: exit code %d: %s", code, out.String())

@@ -32,9 +32,9 @@ func (c *statusCmd) read(ctx context.Context, a *app, logger *slog.Logger) (*sta
 	if err != nil {
 		return nil, err
 	}
-	conn, err := pgx.ConnectConfig(ctx, dbConfig)
+	conn, err := c.connect(ctx, a, dbConfig)
 	if err != nil {
-		return nil, fmt.Errorf("connect to the database: %w", err)
+		return nil, err
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
 	s := &status{Schema: c.Schema}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"runtime/debug"
 )
 
@@ -56,14 +57,18 @@ func readVersion() buildVersion {
 
 // Run prints the version.
 func (c *versionCmd) Run(a *app) error {
+	return c.print(a.stdout)
+}
+
+func (c *versionCmd) print(w io.Writer) error {
 	v := readVersion()
 	if c.JSON {
-		return writeJSON(a.stdout, v)
+		return writeJSON(w, v)
 	}
 	line := "dispatcher " + v.Version
 	if v.Revision != "" {
 		line += fmt.Sprintf(" (commit %.12s)", v.Revision)
 	}
-	_, err := fmt.Fprintf(a.stdout, "%s %s %s\n", line, v.Go, v.Platform)
+	_, err := fmt.Fprintf(w, "%s %s %s\n", line, v.Go, v.Platform)
 	return err
 }
