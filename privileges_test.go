@@ -141,6 +141,29 @@ func TestDispatcherRole(t *testing.T) {
 	denied(t, conn, oneTask, `delete from outbox`, `update outbox_source set name = 'x'`, `truncate outbox`, `create table t ()`)
 }
 
+// The recipes of the README's page for operators.
+func TestOperatorRole(t *testing.T) {
+	t.Parallel()
+	dsn, admin := strictDatabase(t)
+	searchPath(t, admin, "my_app")
+	pgtest.Exec(t, admin, oneTask)
+	pgtest.Exec(t, admin, `update outbox set dead_at = now(), attempts = 30, last_error = 'refused'`)
+	conn := as(t, dsn, admin, "operator")
+	allowed(t, conn, `select id, kind, last_error from outbox where dead_at is not null`,
+		`update outbox set dead_at = null, last_error = null, attempts = 0, send_after = now()`,
+		`insert into outbox (kind, payload, body, headers) select kind, payload, body, headers from outbox`,
+		`update outbox set sent_at = now() - interval '2 days'`,
+		`delete from outbox where id in (select id from outbox where sent_at < now() - interval '1 day' limit 10000)`,
+		`select name from outbox_source`)
+	if left := pgtest.Value[int64](t, admin, `select count(*) from outbox`); left != 0 {
+		t.Errorf("%d tasks are left, want none", left)
+	}
+	if got, err := outbox.MigrationStatus(t.Context(), conn, outbox.MigrateOptions{Schema: "my_app"}); err != nil || got[0].AppliedAt.IsZero() {
+		t.Errorf("MigrationStatus = %v, %v", got, err)
+	}
+	denied(t, conn, `truncate outbox`, `update outbox_source set name = 'x'`, `create table t ()`, `drop trigger outbox_notify on outbox`)
+}
+
 func TestReaderRole(t *testing.T) {
 	t.Parallel()
 	dsn, admin := strictDatabase(t)
