@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -101,7 +102,7 @@ func TestEachTaskArrivesExactlyOnce(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	for _, want := range []string{
-		"150 inserted, 150 delivered, 0 lost, 0 duplicated, 0 foreign\n",
+		"150 inserted, 150 delivered, 0 lost, 0 duplicated, 0 foreign (inserted by somebody else)\n",
 		"from commit to delivery: p50 ",
 		heading,
 	} {
@@ -119,12 +120,12 @@ func TestJoinInAndInterrupt(t *testing.T) {
 	ctx, interrupt := context.WithCancel(t.Context())
 	out, ended := newScreen(), make(chan error, 1)
 	go func() { ended <- run(ctx, []string{"--dispatcher", dispatcherProgram(t), "--rate", "50"}, out, out) }()
-	nc, err := nats.Connect(out.find(t, `nats --server (\S+) sub 'outbox.>'`))
+	nc, err := nats.Connect(out.find(t, `nats --server (\S+) sub 'outbox.hello'`))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer nc.Close()
-	sub, err := nc.SubscribeSync("outbox.mine")
+	sub, err := nc.SubscribeSync("outbox.hello")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,13 +136,51 @@ func TestJoinInAndInterrupt(t *testing.T) {
 	if _, err := sub.NextMsg(time.Minute); err != nil {
 		t.Errorf("our own task did not arrive: %v", err)
 	}
+	askDispatcher(t, out)
 	out.find(t, `\n +1 +\d+( +\d+)`) // the first line of figures
 	interrupt()
 	if err := <-ended; err != nil {
 		t.Errorf("after Ctrl-C: %v", err)
 	}
-	if !regexp.MustCompile(`\n(\d+) inserted, \d+ delivered, 0 lost, 0 duplicated, 1 foreign\n`).MatchString(out.String()) {
+	if !regexp.MustCompile(`\n(\d+) inserted, \d+ delivered, 0 lost, 0 duplicated, 1 foreign \(inserted by somebody else\)\n`).MatchString(out.String()) {
 		t.Errorf("the outcome is missing in:\n%s", out)
+	}
+}
+
+// askDispatcher uses the other lines of the greeting.
+func askDispatcher(t *testing.T, out *screen) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, out.find(t, `dispatcher +(http://\S+)/metrics`)+"/readyz", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer http.DefaultClient.CloseIdleConnections()
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		t.Errorf("the dispatcher is not ready: %s", resp.Status)
+	}
+	status, err := exec.CommandContext(t.Context(), "sh", "-c", out.find(t, `\n +(\S+ status --database-url .*)\n`)).CombinedOutput()
+	if err != nil || !strings.Contains(string(status), "1 listening") {
+		t.Errorf("status: %v\n%s", err, status)
+	}
+}
+
+// Ctrl-C while it starts is no error, unless tasks were asked for.
+func TestInterruptWhileItStarts(t *testing.T) {
+	program := dispatcherProgram(t)
+	ctx, interrupt := context.WithCancel(t.Context())
+	interrupt()
+	out := newScreen()
+	if err := run(ctx, []string{"--dispatcher", program}, out, out); err != nil || out.String() != "stopped\n" {
+		t.Errorf("error %v, output %q", err, out)
+	}
+	err := run(ctx, []string{"--dispatcher", program, "--count", "5"}, out, out)
+	if err == nil || err.Error() != "interrupted before the first of 5 tasks" {
+		t.Errorf("with a count: %v", err)
 	}
 }
 
@@ -152,7 +191,7 @@ func insertOwn(t *testing.T, dsn string) {
 		t.Fatal(err)
 	}
 	defer func() { _ = conn.Close(t.Context()) }()
-	if _, err := conn.Exec(t.Context(), `INSERT INTO outbox (kind, payload) VALUES ('mine', '{}')`); err != nil {
+	if _, err := conn.Exec(t.Context(), `INSERT INTO outbox (kind, payload) VALUES ('hello', '{}')`); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -163,7 +202,7 @@ func TestCountFindsDuplicatesAndStrangers(t *testing.T) {
 	go func() {
 		ended <- run(t.Context(), []string{"--dispatcher", dispatcherProgram(t), "--rate", "10", "--count", "30"}, out, out)
 	}()
-	nc, err := nats.Connect(out.find(t, `nats --server (\S+) sub 'outbox.>'`))
+	nc, err := nats.Connect(out.find(t, `nats --server (\S+) sub 'outbox.hello'`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -191,7 +230,7 @@ func TestCountFindsDuplicatesAndStrangers(t *testing.T) {
 			t.Errorf("error %q does not say %q", err, want)
 		}
 	}
-	if want := "30 inserted, 30 delivered, 0 lost, 1 duplicated, 1 foreign\n"; !strings.Contains(out.String(), want) {
+	if want := "30 inserted, 30 delivered, 0 lost, 1 duplicated, 1 foreign (inserted by somebody else)\n"; !strings.Contains(out.String(), want) {
 		t.Errorf("%q is missing in:\n%s", want, out)
 	}
 }
@@ -227,7 +266,7 @@ func TestCommandLine(t *testing.T) {
 		})
 	}
 	out := newScreen()
-	if err := run(t.Context(), []string{"--help"}, out, out); err != nil || !strings.Contains(out.String(), "$DEMO_RATE") {
+	if err := run(t.Context(), []string{"--help"}, out, out); err != nil || strings.Count(out.String(), "$DEMO_RATE") != 1 {
 		t.Errorf("help: error %v, output:\n%s", err, out)
 	}
 }

@@ -27,9 +27,9 @@ const (
 // settings are the command line: kong makes the parser and the help from it.
 type settings struct {
 	Help       bool    `short:"h" help:"Show help."`
-	Dispatcher string  `default:"bin/dispatcher" env:"DEMO_DISPATCHER" placeholder:"FILE" help:"The dispatcher program to run. (${default}, $$DEMO_DISPATCHER)"`
-	Rate       float64 `default:"20" env:"DEMO_RATE" placeholder:"N" help:"Tasks to insert per second, 0.1 to 5000. (${default}, $$DEMO_RATE)"`
-	Count      int     `default:"0" env:"DEMO_COUNT" placeholder:"N" help:"Tasks to insert in all; then the exit status is 0 only if each arrived exactly once. 0: until Ctrl-C. (${default}, $$DEMO_COUNT)"`
+	Dispatcher string  `default:"bin/dispatcher" env:"DEMO_DISPATCHER" placeholder:"FILE" help:"The dispatcher program to run, by default ${default}."`
+	Rate       float64 `default:"20" env:"DEMO_RATE" placeholder:"N" help:"Tasks to insert per second, 0.1 to 5000, by default ${default}."`
+	Count      int     `default:"0" env:"DEMO_COUNT" placeholder:"N" help:"Tasks to insert in all; then the exit status is 0 only if each arrived exactly once. By default 0: until Ctrl-C."`
 }
 
 func (s settings) validate() error {
@@ -80,18 +80,20 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 // demo starts everything, lets tasks flow, and tells what became of them.
 func demo(ctx context.Context, s settings, stdout, stderr io.Writer) (err error) {
 	began := time.Now()
-	stack, err := startStack(ctx, s.Dispatcher, stderr)
-	if err != nil {
-		return err
-	}
+	stack := &stack{}
 	defer func() { err = errors.Join(err, stack.close()) }()
 	book := newLedger()
-	messages, err := subscribe(ctx, stack, book)
+	err = stack.start(ctx, s.Dispatcher, stderr)
+	var messages *subscription
+	if err == nil {
+		messages, err = subscribe(ctx, stack, book)
+	}
 	if err != nil {
-		return err
+		return stopped(ctx, err, s, stdout)
 	}
 	defer messages.stop()
-	stack.greet(stdout, time.Since(began))
+	stack.ready = true
+	stack.greet(stdout, s.Dispatcher, time.Since(began))
 
 	report := startReport(stdout, book)
 	err = produce(ctx, stack, s, book)
@@ -103,4 +105,18 @@ func demo(ctx context.Context, s settings, stdout, stderr io.Writer) (err error)
 		return err
 	}
 	return settle(ctx, stack, messages, book, s, stdout)
+}
+
+// stopped tells of a start that did not succeed. What fails after Ctrl-C fails
+// because of it, and is not worth a word; but tasks that were asked for are
+// missing then.
+func stopped(ctx context.Context, err error, s settings, stdout io.Writer) error {
+	switch {
+	case ctx.Err() == nil:
+		return err
+	case s.Count > 0:
+		return fmt.Errorf("interrupted before the first of %d tasks", s.Count)
+	}
+	_, err = fmt.Fprintln(stdout, "stopped")
+	return err
 }

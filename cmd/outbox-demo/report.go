@@ -82,7 +82,7 @@ func settle(ctx context.Context, s *stack, sub *subscription, book *ledger, set 
 		return err
 	}
 	v := book.verdict()
-	fmt.Fprintf(w, "\n%d inserted, %d delivered, %d lost, %d duplicated, %d foreign\n",
+	fmt.Fprintf(w, "\n%d inserted, %d delivered, %d lost, %d duplicated, %d foreign (inserted by somebody else)\n",
 		v.inserted, v.delivered, v.lost, v.duplicated, v.foreign)
 	if v.delivered > 0 {
 		fmt.Fprintf(w, "from commit to delivery: p50 %s ms, p99 %s ms, max %s ms\n",

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -32,33 +33,49 @@ type stack struct {
 	nc         *nats.Conn    // of the consumer
 	js         jetstream.JetStream
 	version    string // of PostgreSQL
+	http       string // where the dispatcher serves health and metrics
+	ready      bool   // all is up
 
 	// undo holds what close does, in reverse order.
 	undo []func() error
 }
 
-// startStack starts the servers, makes the outbox, and starts the dispatcher
-// program on them, as an operator would.
-func startStack(ctx context.Context, binary string, stderr io.Writer) (_ *stack, err error) {
-	s := &stack{}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, s.close())
-		}
-	}()
+// start starts the servers, makes the outbox, and starts the dispatcher program
+// on them, as an operator would. close undoes it, also after an error.
+func (s *stack) start(ctx context.Context, binary string, stderr io.Writer) error {
 	if err := s.startServers(ctx); err != nil {
-		return nil, err
+		return err
+	}
+	var err error
+	if s.http, err = freeAddress(ctx); err != nil {
+		return err
 	}
 	options := daemon.Options{Binary: binary, DSN: s.postgres.TCPDSN(database), NATSURL: s.nats.URL(), Output: stderr}
 	if err := daemon.Run(options, "migrate", "up"); err != nil {
-		return nil, err
+		return err
 	}
-	s.dispatcher, err = daemon.Start(options, "run", "--create-stream", "--http", "off", "--log-level", "warn")
+	s.dispatcher, err = daemon.Start(options, "run", "--create-stream", "--http", s.http, "--log-level", "warn")
 	if err != nil {
-		return nil, err
+		return err
 	}
-	s.undo = append(s.undo, s.dispatcher.Stop)
-	return s, s.connect(ctx)
+	s.undo = append(s.undo, func() error {
+		err := s.dispatcher.Stop()
+		if !s.ready {
+			return nil // a signal ends a program that is about to start before it can be graceful
+		}
+		return err
+	})
+	return s.connect(ctx)
+}
+
+// freeAddress is one that nobody listened on just now.
+func freeAddress(ctx context.Context) (string, error) {
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", fmt.Errorf("find a free port: %w", err)
+	}
+	return l.Addr().String(), l.Close()
 }
 
 func (s *stack) startServers(ctx context.Context) error {
@@ -120,20 +137,25 @@ func (s *stack) close() error {
 }
 
 // greet tells how to join in from another terminal.
-func (s *stack) greet(w io.Writer, took time.Duration) {
+func (s *stack) greet(w io.Writer, binary string, took time.Duration) {
 	dsn, url := s.postgres.TCPDSN(database), s.nats.URL()
 	version, _, _ := strings.Cut(s.version, " ")
+	if absolute, err := filepath.Abs(binary); err == nil {
+		binary = absolute // another terminal is in another folder
+	}
 	fmt.Fprintf(w, `PostgreSQL %s, NATS %s and the dispatcher are up after %.1f s. Ctrl-C ends it all.
 
   PostgreSQL  %s
   NATS        %s
+  dispatcher  http://%s/metrics and /readyz
 
-Insert a task from another terminal, and see it arrive:
+From other terminals, wait for a task of kind hello, insert it, and look at the outbox:
 
-  %s '%s' -c "INSERT INTO outbox (kind, payload) VALUES ('email', '{\"to\": \"you@example.com\"}')"
-  nats --server %s sub '%s.>'
+  nats --server %s sub '%s.hello'
+  %s '%s' -c "INSERT INTO outbox (kind, payload) VALUES ('hello', '{\"to\": \"you@example.com\"}')"
+  %s status --database-url '%s'
 
-`, version, natsserver.Version, took.Seconds(), dsn, url, s.psql(), dsn, url, prefix)
+`, version, natsserver.Version, took.Seconds(), dsn, url, s.http, url, prefix, s.psql(), dsn, binary, dsn)
 }
 
 // psql returns how to call psql: it may be installed without being in PATH.
