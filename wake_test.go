@@ -122,7 +122,7 @@ func TestSearchPathOfTheProducerIsHarmless(t *testing.T) {
 		create function evil.pg_notify(text, text) returns void language plpgsql as $$ begin raise 'hijacked'; end $$;
 		create function evil.left(text, int) returns text language plpgsql as $$ begin raise 'hijacked'; end $$;
 		create view evil.pg_class as select oid, 'hijacked'::name as relname, relnamespace from pg_catalog.pg_class;
-		create function evil.outbox_refuse(relation oid, a text, b text, c text, d text, e text) returns boolean language sql as 'select true';
+		create function evil.outbox_check(oid, text, jsonb, bytea, jsonb, text, int, timestamptz, timestamptz, timestamptz, timestamptz, text) returns boolean language sql as 'select true';
 		set search_path = evil, pg_catalog, public`)
 	pgtest.Exec(t, conn, `insert into outbox (kind, payload) values ('a', '{}')`)
 	if got := l.wakes(t); got != 1 {

@@ -2,4 +2,7 @@
 drop table outbox;
 drop table outbox_source;
 drop function if exists outbox_notify();
-drop function outbox_refuse(oid, text, text, text, text, text);
+drop function outbox_check(
+  oid, text, jsonb, bytea, jsonb, text, int, timestamptz, timestamptz, timestamptz, timestamptz, text
+);
+drop function outbox_source_refuse(text);

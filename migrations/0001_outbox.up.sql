@@ -5,19 +5,165 @@
 --
 -- Based on the Agent Wranglers data playbook: https://agentwranglers.se/playbook/data/transactions-and-concurrency/outbox
 
--- Raises the error of a failed check. The message of a plain check names the
--- constraint only; a producer needs the value, the limit and the remedy. It is
--- called once a check has failed, never on the way of a good row.
-create function outbox_refuse(
-  relation oid, rule text, field text, problem text, bound text, remedy text
+-- Validates a row in full: true, or an error that names the value, the limit and
+-- the remedy, where the message of a plain check names the constraint only. The
+-- table's check calls it for rows that its own short condition does not cover:
+-- those with headers or a large payload, and bad ones. All texts are in here
+-- because PostgreSQL prepares a check's whole expression for every statement:
+-- with the texts in the table an INSERT took three times as long.
+create function outbox_check(
+  relation oid, kind text, payload jsonb, body bytea, headers jsonb, ordering_key text, attempts int,
+  send_after timestamptz, created_at timestamptz, sent_at timestamptz, dead_at timestamptz, last_error text
 ) returns boolean
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
 as $$
 declare
+  -- As NATS spells the names, because in some locales (Turkish) "i" is not the
+  -- lower case of "I".
+  reserved constant jsonpath := 'strict $.keyvalue().key ? (@ like_regex "^(Outbox-.*|Status|Description|Nats-(Msg-Id|Expected-.*|Batch-.*|Trace-Only|Incr|Rollup|Scheduler|Schedule-Next|Marker-Reason|Stream|Stream-Source|Sequence|Subject|Time-Stamp|Last-Sequence|Num-Pending|Response-Type|Required-Api-Level))$" flag "i")';
+  bad_name constant jsonpath := 'strict $.keyvalue().key ? (!(@ like_regex "^[A-Za-z0-9!#$%&''*+.^_`|~-]{1,128}$"))';
+  not_string constant jsonpath := 'strict $.keyvalue() ? (@.value.type() != "string").key';
+  bad_value constant jsonpath := 'strict $.keyvalue() ? (@.value like_regex "[\\u0001-\\u0008\\u000a-\\u001f\\u007f-\\u009f]").key';
+  earliest constant timestamptz := '0001-01-01 00:00:00+00';
+  latest constant timestamptz := '10000-01-01 00:00:00+00';
+  largest constant int := 67108864;
+  rule text;
+  field text;
+  problem text;
+  bound text;
+  remedy text;
+  size bigint;
+  names int;
   table_name text;
   table_schema text;
 begin
+  -- The alphabet keeps wildcards, blanks, empty tokens and "$JS" out of the
+  -- subject; the length keeps prefix and kind within a subject of 255 bytes.
+  if octet_length(kind) > 190 or kind !~ '^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$' then
+    rule := 'outbox_kind';
+    field := 'kind';
+    problem := format('kind %s is not usable in a NATS subject (%s bytes)', quote_literal(left(kind, 80)), octet_length(kind));
+    bound := 'A kind is 1 to 190 bytes of letters A-Z a-z, digits, "_" and "-", in tokens separated by single dots.';
+    remedy := 'Use a fixed name such as order.created, and put what varies into the payload or the headers.';
+
+  elsif (payload is null) = (body is null) then
+    rule := 'outbox_payload_or_body';
+    field := 'payload';
+    problem := case when payload is null then 'payload and body are both null' else 'payload and body are both set' end;
+    bound := 'A task has exactly one message body: payload (JSON) or body (bytes).';
+    remedy := 'Set one of the two columns. For a message without content use body ''''; for JSON null use payload ''null''.';
+
+  elsif octet_length(body) > largest then
+    rule := 'outbox_body_size';
+    field := 'body';
+    problem := format('body is too large (%s bytes)', octet_length(body));
+    bound := 'A body is at most 67108864 bytes (64 MiB), the most that a NATS server can be set to take.';
+    remedy := 'Store the content elsewhere and send a reference to it.';
+
+  elsif ordering_key is not null and octet_length(ordering_key) not between 1 and 255 then
+    rule := 'outbox_ordering_key';
+    field := 'ordering_key';
+    problem := format('ordering_key %s has %s bytes', quote_literal(left(ordering_key, 80)), octet_length(ordering_key));
+    bound := 'An ordering key is null or 1 to 255 bytes.';
+    remedy := 'Use null for a task without order; shorten a long key with a hash.';
+
+  -- Outside of these years a client may be unable to read the row: infinity has
+  -- no counterpart in most languages, and RFC 3339 has four digits for the year.
+  elsif send_after < earliest or send_after >= latest then
+    rule := 'outbox_send_after';
+    field := 'send_after';
+    problem := format('send_after %s is not a usable time', quote_literal(send_after));
+    bound := 'send_after is a finite time in the years 1 to 9999.';
+    remedy := 'Leave the column out to send at once; insert the task when it is known that it shall be sent.';
+
+  elsif created_at < earliest or created_at >= latest then
+    rule := 'outbox_created_at';
+    field := 'created_at';
+    problem := format('created_at %s is not a usable time', quote_literal(created_at));
+    bound := 'created_at is a finite time in the years 1 to 9999.';
+    remedy := 'Leave the column out: its default is the time of the transaction.';
+
+  elsif sent_at is not null and dead_at is not null or not isfinite(sent_at) or not isfinite(dead_at) then
+    rule := 'outbox_state';
+    field := 'sent_at';
+    problem := format('sent_at %s and dead_at %s do not go together', quote_nullable(sent_at), quote_nullable(dead_at));
+    bound := 'A task is waiting (neither is set), sent (sent_at) or dead (dead_at), at a finite time.';
+    remedy := 'Producers leave both columns out; set one of them to null.';
+
+  elsif attempts < 0 then
+    rule := 'outbox_attempts';
+    field := 'attempts';
+    problem := format('attempts %s is negative', attempts);
+    bound := 'attempts counts from 0 upwards.';
+    remedy := 'Leave the column out: the dispatcher counts.';
+
+  elsif octet_length(last_error) > 4096 then
+    rule := 'outbox_last_error';
+    field := 'last_error';
+    problem := format('last_error is too long (%s bytes)', octet_length(last_error));
+    bound := 'last_error is at most 4096 bytes.';
+    remedy := 'Cut the text.';
+
+  -- A row that was attempted was checked when it came.
+  elsif attempts > 0 then
+    return true;
+  end if;
+
+  -- The message is the text of the payload, which can be ten thousand times
+  -- larger than the stored form: 1e131071 is a few bytes.
+  if rule is null and payload is not null then
+    size := octet_length(payload::text);
+    if size > largest then
+      rule := 'outbox_payload_size';
+      field := 'payload';
+      problem := format('payload is too large (%s bytes as text)', size);
+      bound := 'A payload is at most 67108864 bytes (64 MiB) as text, the most that a NATS server can be set to take.';
+      remedy := 'Store the content elsewhere and send a reference to it.';
+    end if;
+  end if;
+
+  if rule is null and headers is not null then
+    field := 'headers';
+    bound := 'Headers are null or one JSON object of at most 64 strings and 16384 bytes.';
+    remedy := 'Write headers as {"name": "value"}, numbers in quotes too; larger data belongs into the payload.';
+    if jsonb_typeof(headers) <> 'object' then
+      rule := 'outbox_headers';
+      problem := format('headers are a JSON %s', jsonb_typeof(headers));
+    else
+      size := octet_length(headers::text);
+      names := jsonb_array_length(jsonb_path_query_array(headers, 'strict $.keyvalue().key'));
+      if size > 16384 then
+        rule := 'outbox_headers';
+        problem := format('headers are too large (%s bytes)', size);
+      elsif names > 64 then
+        rule := 'outbox_headers';
+        problem := format('there are too many headers (%s)', names);
+      elsif jsonb_path_exists(headers, not_string) then
+        rule := 'outbox_headers';
+        problem := format('the value of header %s is not a string', left(jsonb_path_query_first(headers, not_string)::text, 80));
+      elsif jsonb_path_exists(headers, bad_name) then
+        rule := 'outbox_header_names';
+        problem := format('header name %s is not usable', left(jsonb_path_query_first(headers, bad_name)::text, 80));
+        bound := 'A header name is 1 to 128 characters: ASCII letters, digits and any of !#$%&''*+-.^_`|~.';
+        remedy := 'Leave out blanks, colons, control and non-ASCII characters.';
+      elsif jsonb_path_exists(headers, reserved) then
+        rule := 'outbox_header_reserved';
+        problem := format('header name %s is reserved', left(jsonb_path_query_first(headers, reserved)::text, 80));
+        bound := 'The dispatcher and the NATS server set this header themselves, or would take it as a command.';
+        remedy := 'Choose another name, for example with a prefix of your own such as X-.';
+      elsif jsonb_path_exists(headers, bad_value) then
+        rule := 'outbox_header_values';
+        problem := format('the value of header %s has a line break or another control character', left(jsonb_path_query_first(headers, bad_value)::text, 80));
+        bound := 'A header value is one line of text; tabs and any other Unicode characters are allowed.';
+        remedy := 'Encode the value, for example as base64 or JSON, or move it into the payload.';
+      end if;
+    end if;
+  end if;
+
+  if rule is null then
+    return true;
+  end if;
   select c.relname, n.nspname
     into table_name, table_schema
     from pg_class c
@@ -37,12 +183,36 @@ $$;
 
 -- Checks run with the rights of whoever inserts, and this grant may be missing
 -- where default privileges were revoked from public.
-grant execute on function outbox_refuse(oid, text, text, text, text, text) to public;
+grant execute on function outbox_check(
+  oid, text, jsonb, bytea, jsonb, text, int, timestamptz, timestamptz, timestamptz, timestamptz, text
+) to public;
 
--- Each check is "good or refused": OR stops at the first true operand, so a
--- good row costs built-in functions only. All of them run again when a
--- dispatcher marks the task, so the dear ones let pass what was attempted
--- before: it was checked when it came.
+-- The same for outbox_source: a name that cannot be used, or, with null, a
+-- second row.
+create function outbox_source_refuse(name text) returns boolean
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  if name is null then
+    raise exception using
+      errcode = 'check_violation',
+      message = 'outbox_source has one row only',
+      detail = 'One outbox is one source.',
+      hint = 'Update the name of the row that exists, or make a second outbox in another schema.',
+      constraint = 'outbox_source_only_row';
+  end if;
+  raise exception using
+    errcode = 'check_violation',
+    message = format('source name %s is not usable in a message id', quote_literal(left(name, 80))),
+    detail = 'A source name is 1 to 32 letters A-Z a-z, digits, "_" and "-".',
+    hint = 'Choose a short name that no other outbox of the same stream has.',
+    constraint = 'outbox_source_name',
+    column = 'name';
+end
+$$;
+grant execute on function outbox_source_refuse(text) to public;
+
 create table outbox (
   id bigint generated always as identity primary key,
   kind text not null,
@@ -57,168 +227,23 @@ create table outbox (
   dead_at timestamptz,
   last_error text,
 
-  -- The alphabet keeps wildcards, blanks, empty tokens and "$JS" out of the
-  -- subject; the length keeps prefix and kind within a subject of 255 bytes.
-  constraint outbox_kind check (
-    (octet_length(kind) <= 190 and kind ~ '^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$')
-    or outbox_refuse(tableoid, 'outbox_kind', 'kind',
-      format('kind %s is not usable in a NATS subject (%s bytes)', quote_literal(left(kind, 80)), octet_length(kind)),
-      'A kind is 1 to 190 bytes of letters A-Z a-z, digits, "_" and "-", in tokens separated by single dots.',
-      'Use a fixed name such as order.created, and put what varies into the payload or the headers.')
-  ),
-
-  constraint outbox_payload_or_body check (
-    (payload is null) <> (body is null)
-    or outbox_refuse(tableoid, 'outbox_payload_or_body', 'payload',
-      case when payload is null then 'payload and body are both null' else 'payload and body are both set' end,
-      'A task has exactly one message body: payload (JSON) or body (bytes).',
-      'Set one of the two columns. For a message without content use body ''''; for JSON null use payload ''null''.')
-  ),
-
-  constraint outbox_body_size check (
-    body is null
-    or octet_length(body) <= 67108864
-    or outbox_refuse(tableoid, 'outbox_body_size', 'body',
-      format('body is too large (%s bytes)', octet_length(body)),
-      'A body is at most 67108864 bytes (64 MiB), the most that a NATS server can be set to take.',
-      'Store the content elsewhere and send a reference to it.')
-  ),
-
-  -- The message is the text of the payload. It cannot be 10,000 times larger
-  -- than the stored form, but nearly (1e131071 is a few bytes), so the text is
-  -- made and measured unless the stored form is small enough by itself.
-  constraint outbox_payload_size check (
-    payload is null
-    or pg_column_size(payload) <= 6000
-    or attempts > 0
-    or octet_length(payload::text) <= 67108864
-    or outbox_refuse(tableoid, 'outbox_payload_size', 'payload',
-      format('payload is too large (%s bytes as text)', octet_length(payload::text)),
-      'A payload is at most 67108864 bytes (64 MiB) as text, the most that a NATS server can be set to take.',
-      'Store the content elsewhere and send a reference to it.')
-  ),
-
-  constraint outbox_headers check (
-    headers is null
-    or attempts > 0
-    or case when jsonb_typeof(headers) <> 'object' then false else
-      octet_length(headers::text) <= 16384
-      and jsonb_array_length(jsonb_path_query_array(headers, 'strict $.keyvalue().key')) <= 64
-      and not jsonb_path_exists(headers, 'strict $.* ? (@.type() != "string")')
-    end
-    or outbox_refuse(tableoid, 'outbox_headers', 'headers',
-      case
-        when jsonb_typeof(headers) <> 'object'
-          then format('headers are a JSON %s', jsonb_typeof(headers))
-        when octet_length(headers::text) > 16384
-          then format('headers are too large (%s bytes)', octet_length(headers::text))
-        when jsonb_array_length(jsonb_path_query_array(headers, 'strict $.keyvalue().key')) > 64
-          then format('there are too many headers (%s)',
-            jsonb_array_length(jsonb_path_query_array(headers, 'strict $.keyvalue().key')))
-        else format('the value of header %s is not a string', left(jsonb_path_query_first(headers,
-          'strict $.keyvalue() ? (@.value.type() != "string").key')::text, 80))
-      end,
-      'Headers are null or one JSON object of at most 64 strings and 16384 bytes.',
-      'Write headers as {"name": "value"}, numbers in quotes too; larger data belongs into the payload.')
-  ),
-
-  -- The list of names is measured first because a regular expression with a
-  -- bound as large as 128 takes ten times longer than all other checks together.
-  constraint outbox_header_names check (
-    headers is null
-    or attempts > 0
-    or jsonb_typeof(headers) <> 'object'
-    or (not jsonb_path_exists(headers,
-        'strict $.keyvalue().key ? (!(@ like_regex "^[A-Za-z0-9!#$%&''*+.^_`|~-]+$"))')
-      and (octet_length(jsonb_path_query_array(headers, 'strict $.keyvalue().key')::text) <= 128
-        or not jsonb_path_exists(headers, 'strict $.keyvalue().key ? (@ like_regex "^.{129}")')))
-    or outbox_refuse(tableoid, 'outbox_header_names', 'headers',
-      format('header name %s is not usable', left(jsonb_path_query_first(headers,
-        'strict $.keyvalue().key ? (!(@ like_regex "^[A-Za-z0-9!#$%&''*+.^_`|~-]{1,128}$"))')::text, 80)),
-      'A header name is 1 to 128 characters: ASCII letters, digits and any of !#$%&''*+-.^_`|~.',
-      'Leave out blanks, colons, control and non-ASCII characters.')
-  ),
-
-  -- The names that NATS or the dispatcher gives a meaning of its own. Nats-TTL,
-  -- Nats-Schedule, Nats-Schedule-Target ... and Nats-Trace-Dest are the task's
-  -- to set. The pattern is spelled as NATS spells the names, because in some
-  -- locales (Turkish) "i" is not the lower case of "I".
-  constraint outbox_header_reserved check (
-    headers is null
-    or attempts > 0
-    or jsonb_typeof(headers) <> 'object'
-    or not jsonb_path_exists(headers, 'strict $.keyvalue().key ? (@ like_regex "^(Outbox-.*|Status|Description|Nats-(Msg-Id|Expected-.*|Batch-.*|Trace-Only|Incr|Rollup|Scheduler|Schedule-Next|Marker-Reason|Stream|Stream-Source|Sequence|Subject|Time-Stamp|Last-Sequence|Num-Pending|Response-Type|Required-Api-Level))$" flag "i")')
-    or outbox_refuse(tableoid, 'outbox_header_reserved', 'headers',
-      format('header name %s is reserved', left(jsonb_path_query_first(headers, 'strict $.keyvalue().key ? (@ like_regex "^(Outbox-.*|Status|Description|Nats-(Msg-Id|Expected-.*|Batch-.*|Trace-Only|Incr|Rollup|Scheduler|Schedule-Next|Marker-Reason|Stream|Stream-Source|Sequence|Subject|Time-Stamp|Last-Sequence|Num-Pending|Response-Type|Required-Api-Level))$" flag "i")')::text, 80)),
-      'The dispatcher and the NATS server set this header themselves, or would take it as a command.',
-      'Choose another name, for example with a prefix of your own such as X-.')
-  ),
-
-  constraint outbox_header_values check (
-    headers is null
-    or attempts > 0
-    or jsonb_typeof(headers) <> 'object'
-    or not jsonb_path_exists(headers,
-      'strict $.* ? (@ like_regex "[\\u0001-\\u0008\\u000a-\\u001f\\u007f-\\u009f]")')
-    or outbox_refuse(tableoid, 'outbox_header_values', 'headers',
-      format('the value of header %s has a line break or another control character', left(jsonb_path_query_first(headers,
-        'strict $.keyvalue() ? (@.value like_regex "[\\u0001-\\u0008\\u000a-\\u001f\\u007f-\\u009f]").key')::text, 80)),
-      'A header value is one line of text; tabs and any other Unicode characters are allowed.',
-      'Encode the value, for example as base64 or JSON, or move it into the payload.')
-  ),
-
-  constraint outbox_ordering_key check (
-    ordering_key is null
-    or octet_length(ordering_key) between 1 and 255
-    or outbox_refuse(tableoid, 'outbox_ordering_key', 'ordering_key',
-      format('ordering_key %s has %s bytes', quote_literal(left(ordering_key, 80)), octet_length(ordering_key)),
-      'An ordering key is null or 1 to 255 bytes.',
-      'Use null for a task without order; shorten a long key with a hash.')
-  ),
-
-  -- Outside of these years a client may be unable to read the row: infinity has
-  -- no counterpart in most languages, and RFC 3339 has four digits for the year.
-  constraint outbox_send_after check (
-    (send_after >= '0001-01-01 00:00:00+00' and send_after < '10000-01-01 00:00:00+00')
-    or outbox_refuse(tableoid, 'outbox_send_after', 'send_after',
-      format('send_after %s is not a usable time', quote_literal(send_after)),
-      'send_after is a finite time in the years 1 to 9999.',
-      'Leave the column out to send at once; insert the task when it is known that it shall be sent.')
-  ),
-
-  constraint outbox_created_at check (
-    (created_at >= '0001-01-01 00:00:00+00' and created_at < '10000-01-01 00:00:00+00')
-    or outbox_refuse(tableoid, 'outbox_created_at', 'created_at',
-      format('created_at %s is not a usable time', quote_literal(created_at)),
-      'created_at is a finite time in the years 1 to 9999.',
-      'Leave the column out: its default is the time of the transaction.')
-  ),
-
-  constraint outbox_state check (
-    ((sent_at is null or dead_at is null)
-      and (sent_at is null or isfinite(sent_at))
-      and (dead_at is null or isfinite(dead_at)))
-    or outbox_refuse(tableoid, 'outbox_state', 'sent_at',
-      format('sent_at %s and dead_at %s do not go together', quote_nullable(sent_at), quote_nullable(dead_at)),
-      'A task is waiting (neither is set), sent (sent_at) or dead (dead_at), at a finite time.',
-      'Producers leave both columns out; set one of them to null.')
-  ),
-
-  constraint outbox_attempts check (
-    attempts >= 0
-    or outbox_refuse(tableoid, 'outbox_attempts', 'attempts',
-      format('attempts %s is negative', attempts),
-      'attempts counts from 0 upwards.',
-      'Leave the column out: the dispatcher counts.')
-  ),
-
-  constraint outbox_last_error check (
-    last_error is null
-    or octet_length(last_error) <= 4096
-    or outbox_refuse(tableoid, 'outbox_last_error', 'last_error',
-      format('last_error is too long (%s bytes)', octet_length(last_error)),
-      'last_error is at most 4096 bytes.',
-      'Cut the text.')
+  -- "Plainly good, or looked at closely": OR stops at the first true operand.
+  -- It runs again when a dispatcher marks the task, where attempts are above 0.
+  constraint outbox_task check (
+    (octet_length(kind) <= 190
+      and kind ~ '^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$'
+      and (payload is null) <> (body is null)
+      and (body is null or octet_length(body) <= 67108864)
+      and (attempts > 0 or headers is null and (payload is null or pg_column_size(payload) <= 6000))
+      and attempts >= 0
+      and ordering_key is null
+      and last_error is null
+      and dead_at is null
+      and (sent_at is null or sent_at < 'infinity' and sent_at > '-infinity')
+      and send_after >= '0001-01-01 00:00:00+00' and send_after < '10000-01-01 00:00:00+00'
+      and created_at >= '0001-01-01 00:00:00+00' and created_at < '10000-01-01 00:00:00+00')
+    or outbox_check(tableoid, kind, payload, body, headers, ordering_key, attempts,
+      send_after, created_at, sent_at, dead_at, last_error)
   )
 ) with (
   -- A queue changes all of its rows soon after they came: vacuum by count, not
@@ -255,20 +280,8 @@ create table outbox_source (
   only_row boolean primary key default true,
   name text not null default left(replace(gen_random_uuid()::text, '-', ''), 16),
 
-  constraint outbox_source_only_row check (
-    only_row
-    or outbox_refuse(tableoid, 'outbox_source_only_row', 'only_row',
-      'outbox_source has one row only',
-      'One outbox is one source.',
-      'Update the name of the row that exists, or make a second outbox in another schema.')
-  ),
-  constraint outbox_source_name check (
-    name ~ '^[A-Za-z0-9_-]{1,32}$'
-    or outbox_refuse(tableoid, 'outbox_source_name', 'name',
-      format('source name %s is not usable in a message id', quote_literal(left(name, 80))),
-      'A source name is 1 to 32 letters A-Z a-z, digits, "_" and "-".',
-      'Choose a short name that no other outbox of the same stream has.')
-  )
+  constraint outbox_source_only_row check (only_row or outbox_source_refuse(null)),
+  constraint outbox_source_name check (name ~ '^[A-Za-z0-9_-]{1,32}$' or outbox_source_refuse(name))
 );
 
 insert into outbox_source default values;
