@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -26,10 +27,6 @@ func (p place) timestamp() pgtype.Timestamptz {
 		return pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true}
 	}
 	return pgtype.Timestamptz{Time: p.after, Valid: true}
-}
-
-func (p place) isAfter(q place) bool {
-	return cmp.Or(p.after.Compare(q.after), cmp.Compare(p.id, q.id)) > 0
 }
 
 // claim is a set of tasks that this dispatcher alone may publish, for as long
@@ -64,6 +61,8 @@ type table struct {
 	limits         [3]string
 
 	claimStmt, cutStmt, undoStmt, peekStmt, sourceStmt, headStmt string
+	// usual is the size of the last claim, which the next is likely to have.
+	usual atomic.Int64
 	// held and muted are left out of claims.
 	held  held[int64]
 	muted held[string]
@@ -172,9 +171,11 @@ func (c *claim) read(ctx context.Context, a ask, begun time.Time) (err error) {
 		return err
 	}
 	defer rows.Close()
+	var r reader
 	var read int64
+	c.tasks = make([]Task, 0, c.table.usual.Load())
 	for rows.Next() {
-		t, err := scanTask(rows)
+		t, err := r.task(rows)
 		if err != nil {
 			return err
 		}
@@ -195,6 +196,7 @@ func (c *claim) read(ctx context.Context, a ask, begun time.Time) (err error) {
 	if n := rows.CommandTag().RowsAffected(); n != int64(len(c.tasks)) {
 		return fmt.Errorf("%w: %d rows marked, %d read", errDoubt, n, len(c.tasks))
 	}
+	c.table.usual.Store(int64(len(c.tasks)))
 	c.cut = c.bytes >= a.bytes && len(c.tasks) < a.tasks
 	c.more = c.cut || len(c.tasks) >= a.tasks
 	// RETURNING has no order.
@@ -205,22 +207,6 @@ func (c *claim) read(ctx context.Context, a ask, begun time.Time) (err error) {
 		c.end = place{c.tasks[n-1].sendAfter, c.tasks[n-1].ID}
 	}
 	return nil
-}
-
-func scanTask(rows pgx.Rows) (t Task, err error) {
-	var headers, payload, body []byte
-	var age float64
-	if err := rows.Scan(&t.ID, &t.Kind, &headers, &t.Attempt, &t.CreatedAt, &t.sendAfter, &t.size, &payload, &body, &age); err != nil {
-		return t, err
-	}
-	t.Age = time.Duration(age * float64(time.Second))
-	t.Body = body
-	if body == nil {
-		t.Body = payload
-	}
-	t.size = max(t.size, len(t.Body))
-	t.rawHeaders = headers
-	return t, nil
 }
 
 // release gives the tasks back as they were. It does nothing after the claim

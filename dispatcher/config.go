@@ -17,7 +17,7 @@ import (
 const (
 	DefaultSchema         = "public"
 	DefaultPrefix         = "outbox"
-	DefaultBatch          = 500
+	DefaultBatch          = 1000
 	DefaultBatchBytes     = 4 << 20
 	DefaultWorkers        = 4
 	DefaultSweepInterval  = 10 * time.Second
@@ -84,7 +84,7 @@ type Config struct {
 
 	// Wake selects the wake source. Default WakeNotify.
 	Wake WakeMode
-	// Batch is how many tasks one claim takes at most, 1 to 10,000. Default 500.
+	// Batch is how many tasks one claim takes at most, 1 to 10,000. Default 1,000.
 	Batch int
 	// BatchBytes is how many bytes of message bodies one claim takes at
 	// most, 1 kB to 1 GB; a single larger task is still claimed, alone.

@@ -128,7 +128,7 @@ func startupError(schema string, err error) error {
 	}
 	switch pgErr.Code {
 	case "42P01", "3F000": // undefined_table, invalid_schema_name
-		return fmt.Errorf("no outbox in schema %q: run 'dispatcher migrate up --schema %s': %w", schema, schema, err)
+		return fmt.Errorf("no outbox in schema %q: run 'dispatcher migrate up' for that schema: %w", schema, err)
 	case "42501": // insufficient_privilege
 		return fmt.Errorf(rights, schema, err)
 	case "28P01", "28000", "3D000": // invalid_password, invalid_authorization_specification, invalid_catalog_name

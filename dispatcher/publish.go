@@ -74,7 +74,7 @@ func (p *natsPublisher) publish(ctx context.Context, tasks []Task, deadline time
 	results := make([]Result, len(tasks))
 	futures := make([]jetstream.PubAckFuture, len(tasks))
 	begun := time.Now()
-	w := waiting{denied: p.denied.next()}
+	w := waiting{begun: begun, denied: p.denied.next()}
 	for i := range tasks {
 		futures[i], results[i] = p.send(&tasks[i], deadline)
 		if i == 0 {
@@ -86,7 +86,7 @@ func (p *natsPublisher) publish(ctx context.Context, tasks []Task, deadline time
 	w.expire = expire.C
 	for i := range tasks {
 		if f := futures[i]; f != nil {
-			results[i] = p.await(ctx, f, p.subject(&tasks[i]), begun, &w)
+			results[i] = p.await(ctx, f, &tasks[i], &w)
 		}
 		if i == len(futures)/2 {
 			failpoint("after-some-acks")
@@ -136,15 +136,17 @@ func fetchLimit(nc *nats.Conn) int64 {
 
 // waiting is what the acknowledgements of one claim wait for besides themselves.
 type waiting struct {
+	begun  time.Time
 	expire <-chan time.Time
 	late   bool            // expire has fired
 	denied <-chan struct{} // closed at a violation of permissions, of any subject
+	check  bool            // there was one
 	stream string          // the last stream that was found to be ours
 }
 
 // await waits for one acknowledgement. After the first late one, the others are
 // only looked at, not waited for.
-func (p *natsPublisher) await(ctx context.Context, f jetstream.PubAckFuture, subject string, begun time.Time, w *waiting) Result {
+func (p *natsPublisher) await(ctx context.Context, f jetstream.PubAckFuture, t *Task, w *waiting) Result {
 	for {
 		// An answer that is there counts, whatever else happened.
 		select {
@@ -154,8 +156,8 @@ func (p *natsPublisher) await(ctx context.Context, f jetstream.PubAckFuture, sub
 			return failed(err)
 		default:
 		}
-		if p.denied.since(subject, begun) {
-			return Result{Outcome: Refused, Err: fmt.Errorf("NATS denies publishing on %q: grant the dispatcher's user that subject", subject), Acked: time.Now()}
+		if w.check && p.denied.since(p.subject(t), w.begun) {
+			return Result{Outcome: Refused, Err: fmt.Errorf("NATS denies publishing on %q: grant the dispatcher's user that subject", p.subject(t)), Acked: time.Now()}
 		}
 		if w.late {
 			return failed(errAckLate)
@@ -168,7 +170,7 @@ func (p *natsPublisher) await(ctx context.Context, f jetstream.PubAckFuture, sub
 		case <-ctx.Done():
 			w.late = true
 		case <-w.denied:
-			w.denied = p.denied.next()
+			w.check, w.denied = true, p.denied.next()
 		case <-w.expire:
 			w.late = true
 		}

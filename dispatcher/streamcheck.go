@@ -66,9 +66,9 @@ func CreateStream(ctx context.Context, js jetstream.JetStream, prefix, name stri
 
 func checkStreams(infos []*jetstream.StreamInfo, check StreamCheck) []Finding {
 	if len(infos) == 0 {
-		text := fmt.Sprintf("no stream captures %s.>: create one, or start with --create-stream", check.Prefix)
+		text := fmt.Sprintf("no stream captures %s.>: create one", check.Prefix)
 		if check.Stream != "" {
-			text = fmt.Sprintf("stream %q does not exist: create it, or start with --create-stream", check.Stream)
+			text = fmt.Sprintf("stream %q does not exist: create it", check.Stream)
 		}
 		return []Finding{{Severity: SeverityError, Check: "exists", Text: text}}
 	}

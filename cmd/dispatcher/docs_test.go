@@ -67,7 +67,7 @@ func TestHelpShowsVariablesAndNoValues(t *testing.T) {
 		t.Errorf("exit code %d: %s", code, out.String())
 	}
 	text := strings.Join(strings.Fields(out.String()), " ")
-	for _, want := range []string{"--batch=500", "(1 to 10000, $OUTBOX_BATCH)", "$OUTBOX_NATS_URL, $NATS_URL", "Dispatching", `--http="127.0.0.1:8080"`} {
+	for _, want := range []string{"--batch=1000", "(1 to 10000, $OUTBOX_BATCH)", "$OUTBOX_NATS_URL, $NATS_URL", "Dispatching", `--http="127.0.0.1:8080"`} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the help does not say %q:\n%s", want, out.String())
 		}

@@ -85,7 +85,7 @@ func TestParseErrors(t *testing.T) {
 		args string
 		want []string
 	}{
-		"range names flag, range, value, default": {nil, "run --batch=0", []string{"--batch must be 1 to 10000, got 0", "default is 500"}},
+		"range names flag, range, value, default": {nil, "run --batch=0", []string{"--batch must be 1 to 10000, got 0", "default is 1000"}},
 		"range names the variable":                {vars{"OUTBOX_RETRY_MIN": "0s"}, "run", []string{"--retry-min (from OUTBOX_RETRY_MIN) must be 1ms to 24h, got 0s"}},
 		"all that is wrong is told":               {nil, "run --batch=0 --workers=65", []string{"--batch", "--workers must be 1 to 64, got 65"}},
 		"not a number":                            {vars{"OUTBOX_BATCH": "many"}, "run", []string{"--batch", `"many"`, "from OUTBOX_BATCH"}},
