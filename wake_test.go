@@ -122,7 +122,8 @@ func TestSearchPathOfTheProducerIsHarmless(t *testing.T) {
 		create function evil.pg_notify(text, text) returns void language plpgsql as $$ begin raise 'hijacked'; end $$;
 		create function evil.left(text, int) returns text language plpgsql as $$ begin raise 'hijacked'; end $$;
 		create view evil.pg_class as select oid, 'hijacked'::name as relname, relnamespace from pg_catalog.pg_class;
-		create function evil.outbox_check(oid, text, jsonb, bytea, jsonb, text, int, timestamptz, timestamptz, timestamptz, timestamptz, text) returns boolean language sql as 'select true';
+		create function evil.outbox_check(relation oid, kind text, payload jsonb, body bytea, headers jsonb, ordering_key text, attempts int,
+			send_after timestamptz, created_at timestamptz, sent_at timestamptz, dead_at timestamptz, last_error text) returns boolean language sql as 'select true';
 		set search_path = evil, pg_catalog, public`)
 	pgtest.Exec(t, conn, `insert into outbox (kind, payload) values ('a', '{}')`)
 	if got := l.wakes(t); got != 1 {

@@ -1,7 +1,6 @@
 package dispatcher
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"strconv"
@@ -273,30 +272,5 @@ func TestHeadersMayBeLarge(t *testing.T) {
 	r.awaitSettled()
 	if msgs := r.stored(); len(msgs) != 1 || len(msgs[0].Header.Get("X-Big")) != 15_000 {
 		t.Error("the header did not arrive whole")
-	}
-}
-
-func TestStartAndStopAHundredTimes(t *testing.T) {
-	noLeaks(t)
-	r := newRig(t)
-	cfg := r.config()
-	cfg.Pool, cfg.NATS = r.pool(), r.connect()
-	for range 100 {
-		r.insert("k", `{}`)
-		d, err := New(cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, stop := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- d.Run(ctx) }()
-		r.awaitSettled()
-		stop()
-		if err := <-done; err != nil {
-			t.Fatal(err)
-		}
-	}
-	if n := query[int](r, `select count(*) from pg_stat_activity where datname = current_database() and query like 'listen %'`); n > 1 {
-		t.Errorf("%d listeners are left", n)
 	}
 }
