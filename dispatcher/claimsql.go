@@ -90,5 +90,5 @@ returning o.id, o.kind, o.headers, o.attempts, o.created_at, o.send_after, taken
                then o.payload end,
           case when taken.size <= $6 and (select sum(size) from taken where size <= $6) <= $5::bigint + $6::bigint
                then o.body end,
-          extract(epoch from now() - greatest(o.created_at, o.send_after))::float8`
+          now()`
 )

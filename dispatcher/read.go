@@ -22,8 +22,8 @@ const pieceSize = 64 << 10
 func (r *reader) task(rows pgx.Rows) (t Task, err error) {
 	// These point into the connection's buffer until the next row.
 	var kind, headers, payload, body pgtype.DriverBytes
-	var age float64
-	if err := rows.Scan(&t.ID, &kind, &headers, &t.Attempt, &t.CreatedAt, &t.sendAfter, &t.size, &payload, &body, &age); err != nil {
+	var now time.Time // the database's
+	if err := rows.Scan(&t.ID, &kind, &headers, &t.Attempt, &t.CreatedAt, &t.sendAfter, &t.size, &payload, &body, &now); err != nil {
 		return t, err
 	}
 	// Most tasks of a claim are of the same kind.
@@ -31,7 +31,11 @@ func (r *reader) task(rows pgx.Rows) (t Task, err error) {
 		r.kind = string(kind)
 	}
 	t.Kind = r.kind
-	t.Age = time.Duration(age * float64(time.Second))
+	due := t.CreatedAt
+	if t.sendAfter.After(due) {
+		due = t.sendAfter
+	}
+	t.Age = now.Sub(due)
 	if body == nil {
 		body = payload
 	}
