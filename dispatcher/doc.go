@@ -58,8 +58,9 @@
 // # Reading order
 //
 // task.go, config.go; dispatcher.go starts everything; wake.go, listen.go and
-// wakehealth.go; loop.go with agenda.go, circuit.go and peek.go; pass.go,
-// claim.go;
-// deliver.go, publish.go, message.go, classify.go; settle.go; streams.go and
-// streamcheck.go look after the broker's side.
+// wakehealth.go; loop.go with agenda.go, circuit.go and peek.go; pass.go;
+// claim.go with claimsql.go and read.go; deliver.go; publish.go with message.go,
+// classify.go and explain.go; settle.go. held.go keeps bad rows and silent kinds
+// out of claims; broker.go, denials.go, streams.go and streamcheck.go look after
+// the broker's side.
 package dispatcher
