@@ -20,8 +20,9 @@ demo: build ## run everything on this machine until Ctrl-C (DEMO_RATE=20 per sec
 	@scripts/setup.sh postgres
 	@go build -o bin/ ./cmd/outbox-demo && exec bin/outbox-demo --dispatcher bin/dispatcher
 
+# -count=1: some tests build and run the programs, which the test cache does not see.
 test: setup ## run all tests
-	go test $(RACE) -timeout 20m ./...
+	go test $(RACE) -count=1 -timeout 20m ./...
 
 race: setup ## run the tests of PKG ten times, in random order (PKG=./...)
 	go test -race -count 10 -shuffle on -timeout 60m $(or $(PKG),./...)
