@@ -76,6 +76,7 @@ func TestNoClaimsWhileTheBrokerIsAway(t *testing.T) {
 	r.createStream(jetstream.StreamConfig{})
 	d := r.start()
 	eventually(t, "the circuit closes", circuitIs(d, false))
+	eventually(t, "the dispatcher listens", healthyWake(d))
 	r.nats.Kill(t)
 	eventually(t, "the circuit opens", circuitIs(d, true))
 	before := see(r.observer, func(w *watcher) int { return w.claimed })
