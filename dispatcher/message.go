@@ -70,44 +70,59 @@ func validTokens(s string) bool {
 // lagging failover or a restore the sequence issues ids anew, and the stream
 // would drop the second task without a trace. So its creation time is part of it.
 func messageID(source string, t *Task) string {
-	b := make([]byte, 0, len(source)+40)
+	return string(appendMessageID(make([]byte, 0, len(source)+40), source, t))
+}
+
+func appendMessageID(b []byte, source string, t *Task) []byte {
 	b = append(b, source...)
 	b = append(b, '.')
 	b = strconv.AppendInt(b, t.ID, 10)
 	b = append(b, '.')
-	b = strconv.AppendInt(b, t.CreatedAt.UnixMicro(), 36)
-	return string(b)
+	return strconv.AppendInt(b, t.CreatedAt.UnixMicro(), 36)
+}
+
+// letter is a message with room for the values of its headers: one allocation
+// instead of six.
+type letter struct {
+	msg    nats.Msg
+	values [5]string
 }
 
 // message builds what is published for a task. An error means that the task
 // can never be published. The table's checks refuse such rows at INSERT, but
 // a check can be dropped or be older than the row.
 func message(prefix, source string, t *Task) (*nats.Msg, error) {
-	subject := prefix + "." + t.Kind
-	if len(subject) > maxSubject {
-		return nil, fmt.Errorf("subject of %d bytes %.80q...: at most %d are allowed, shorten the kind", len(subject), subject, maxSubject)
+	if n := len(prefix) + 1 + len(t.Kind); n > maxSubject {
+		return nil, fmt.Errorf("subject of %d bytes %.80q...: at most %d are allowed, shorten the kind", n, prefix+"."+t.Kind, maxSubject)
 	}
 	if !validTokens(t.Kind) {
 		return nil, fmt.Errorf("kind %.80q is not made of letters, digits, _ and - with single dots between", t.Kind)
 	}
-	h := make(nats.Header, 8)
-	// One array for all values saves an allocation each.
-	values := [5]string{
-		messageID(source, t),
-		strconv.FormatInt(t.ID, 10),
-		t.Kind,
-		strconv.Itoa(t.Attempt),
-		t.CreatedAt.UTC().Format(createdAtLayout),
-	}
+	// All texts are cut from one string, which is one allocation for all.
+	var room [2 * maxSubject]byte
+	b := append(room[:0], prefix...)
+	b = append(b, '.')
+	b = append(b, t.Kind...)
+	subject := len(b)
+	b = appendMessageID(b, source, t)
+	msgID := len(b)
+	b = strconv.AppendInt(b, t.ID, 10)
+	id := len(b)
+	b = t.CreatedAt.UTC().AppendFormat(b, createdAtLayout)
+	text := string(b)
+
+	l := &letter{values: [5]string{text[subject:msgID], text[msgID:id], t.Kind, strconv.Itoa(t.Attempt), text[id:]}}
+	h := make(nats.Header, len(l.values))
 	for i, name := range [...]string{jetstream.MsgIDHeader, HeaderTaskID, HeaderKind, HeaderAttempt, HeaderCreatedAt} {
-		h[name] = values[i : i+1 : i+1]
+		h[name] = l.values[i : i+1 : i+1]
 	}
 	if t.rawHeaders != nil {
 		if err := addHeaders(h, t.rawHeaders); err != nil {
 			return nil, err
 		}
 	}
-	return &nats.Msg{Subject: subject, Data: t.Body, Header: h}, nil
+	l.msg = nats.Msg{Subject: text[:subject], Data: t.Body, Header: h}
+	return &l.msg, nil
 }
 
 func addHeaders(h nats.Header, raw []byte) error {

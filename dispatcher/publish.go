@@ -74,9 +74,9 @@ func (p *natsPublisher) publish(ctx context.Context, tasks []Task, deadline time
 	results := make([]Result, len(tasks))
 	futures := make([]jetstream.PubAckFuture, len(tasks))
 	begun := time.Now()
-	w := waiting{begun: begun, denied: p.denied.next()}
+	w := waiting{begun: begun, limit: fetchLimit(p.nc), denied: p.denied.next()}
 	for i := range tasks {
-		futures[i], results[i] = p.send(&tasks[i], deadline)
+		futures[i], results[i] = p.send(&tasks[i], deadline, &w)
 		if i == 0 {
 			failpoint("after-first-publish")
 		}
@@ -99,21 +99,21 @@ func (p *natsPublisher) publish(ctx context.Context, tasks []Task, deadline time
 func (p *natsPublisher) subject(t *Task) string { return p.prefix + "." + t.Kind }
 
 // send hands one message to the client. A nil future comes with the result.
-func (p *natsPublisher) send(t *Task, deadline time.Time) (jetstream.PubAckFuture, Result) {
+func (p *natsPublisher) send(t *Task, deadline time.Time, w *waiting) (jetstream.PubAckFuture, Result) {
 	// A process that was frozen must not publish what others may have sent
 	// meanwhile: by then the server has given the rows back.
 	if now := time.Now(); now.After(deadline) {
 		return nil, Result{Outcome: Unavailable, Err: errTooLate, Acked: now}
 	}
-	if limit := fetchLimit(p.nc); int64(t.size) > limit {
-		return nil, rejected(fmt.Errorf("body of %d bytes: the broker takes at most %d (max_payload), headers included; send a reference instead", t.size, limit))
+	if int64(t.size) > w.limit {
+		return nil, rejected(fmt.Errorf("body of %d bytes: the broker takes at most %d (max_payload), headers included; send a reference instead", t.size, w.limit))
 	}
 	msg, err := message(p.prefix, p.source, t)
 	if err != nil {
 		return nil, rejected(err)
 	}
-	if limit, size := p.nc.MaxPayload(), wireSize(msg); limit > 0 && int64(size) > limit {
-		return nil, rejected(fmt.Errorf("message of %d bytes, headers included: the broker takes at most %d (max_payload); send a reference instead", size, limit))
+	if size := wireSize(msg); int64(size) > w.limit {
+		return nil, rejected(fmt.Errorf("message of %d bytes, headers included: the broker takes at most %d (max_payload); send a reference instead", size, w.limit))
 	}
 	f, err := p.js.PublishMsgAsync(msg, p.opts...)
 	if err != nil {
@@ -137,6 +137,7 @@ func fetchLimit(nc *nats.Conn) int64 {
 // waiting is what the acknowledgements of one claim wait for besides themselves.
 type waiting struct {
 	begun  time.Time
+	limit  int64 // the broker's max_payload
 	expire <-chan time.Time
 	late   bool            // expire has fired
 	denied <-chan struct{} // closed at a violation of permissions, of any subject
@@ -147,12 +148,13 @@ type waiting struct {
 // await waits for one acknowledgement. After the first late one, the others are
 // only looked at, not waited for.
 func (p *natsPublisher) await(ctx context.Context, f jetstream.PubAckFuture, t *Task, w *waiting) Result {
+	stored, refused := f.Ok(), f.Err() // each call takes the client's lock
 	for {
 		// An answer that is there counts, whatever else happened.
 		select {
-		case ack := <-f.Ok():
+		case ack := <-stored:
 			return p.acked(ctx, ack, w)
-		case err := <-f.Err():
+		case err := <-refused:
 			return failed(err)
 		default:
 		}
@@ -163,9 +165,9 @@ func (p *natsPublisher) await(ctx context.Context, f jetstream.PubAckFuture, t *
 			return failed(errAckLate)
 		}
 		select {
-		case ack := <-f.Ok():
+		case ack := <-stored:
 			return p.acked(ctx, ack, w)
-		case err := <-f.Err():
+		case err := <-refused:
 			return failed(err)
 		case <-ctx.Done():
 			w.late = true
