@@ -1,5 +1,6 @@
 -- The wake of a sleeping dispatcher: one notification for each inserting
--- statement, however many rows it inserts. Run it as often as you like.
+-- statement, however many rows it inserts, and none while a dispatcher polls. Run
+-- it as often as you like.
 --
 -- Plain SQL for psql and for the program alike; search_path chooses the schema.
 -- It carries no data: a lost notification delays a task and loses nothing.
@@ -17,6 +18,15 @@ begin
 end
 $$;
 
+-- A transaction that notifies takes a lock of the whole cluster through its commit,
+-- so commits run one at a time. Hence the condition: notify unless outbox_mask
+-- promises that a dispatcher looks by itself. It is evaluated when the statement
+-- has written its rows; that order is what the dispatcher relies on. A lease of
+-- more than 5 s is nobody's: the clock was set back, or the value restored. The
+-- sequence is bound by its identity, not by its name: no search_path matters.
+--
+-- The argument is the version of this protocol, for dispatchers to read.
+--
 -- Making the trigger takes a lock that waits for every open producer and makes
 -- all later ones wait behind it, so it is left alone when it is as it should be:
 -- after insert, for each statement (4), enabled (O, or A for always).
@@ -27,14 +37,18 @@ begin
      where tgrelid = 'outbox'::pg_catalog.regclass
        and tgname = 'outbox_notify'
        and tgfoid = 'outbox_notify()'::pg_catalog.regprocedure
+       and tgargs = 'v2\000'
        and tgtype = 4
        and tgenabled in ('O', 'A')
-       and tgqual is null
        and not tgisinternal
   ) then
     create or replace trigger outbox_notify
       after insert on outbox
-      for each statement execute function outbox_notify();
+      for each statement
+      when (coalesce(
+        pg_catalog.pg_sequence_last_value('outbox_mask'::pg_catalog.regclass)
+          - extract(epoch from pg_catalog.clock_timestamp()) * 1000 not between 0 and 5000, true))
+      execute function outbox_notify('v2');
   end if;
 end
 $$;

@@ -56,11 +56,11 @@ var errDoubt = errors.New("the claim's counts do not add up")
 // table claims from and settles in the outbox of one schema.
 type table struct {
 	pool           *pgxpool.Pool
-	name           string // qualified and quoted
+	name, maskName string // qualified and quoted
 	publishTimeout time.Duration
 	limits         [3]string
 
-	claimStmt, cutStmt, undoStmt, peekStmt, sourceStmt, headStmt string
+	claimStmt, cutStmt, undoStmt, peekStmt, sourceStmt, headStmt, holdStmt string
 	// usual is the size of the last claim, which the next is likely to have.
 	usual atomic.Int64
 	// held and muted are left out of claims.
@@ -73,11 +73,13 @@ func newTable(pool *pgxpool.Pool, schema string, publishTimeout time.Duration) *
 	named := strings.NewReplacer(
 		"{outbox}", pgx.Identifier{schema, "outbox"}.Sanitize(),
 		"{outbox_source}", pgx.Identifier{schema, "outbox_source"}.Sanitize(),
+		"{outbox_mask}", pgx.Identifier{schema, "outbox_mask"}.Sanitize(),
 	).Replace
 	t := &table{
-		pool: pool, name: pgx.Identifier{schema, "outbox"}.Sanitize(), publishTimeout: publishTimeout,
+		pool: pool, publishTimeout: publishTimeout,
+		name: pgx.Identifier{schema, "outbox"}.Sanitize(), maskName: pgx.Identifier{schema, "outbox_mask"}.Sanitize(),
 		claimStmt: named(dueSQL + allSQL + markSQL), cutStmt: named(dueSQL + cutSQL + markSQL), undoStmt: named(undoSQL),
-		peekStmt: named(peekSQL), sourceStmt: named(sourceSQL), headStmt: named(headSQL),
+		peekStmt: named(peekSQL), sourceStmt: named(sourceSQL), headStmt: named(headSQL), holdStmt: named(holdSQL),
 	}
 	for i := range t.limits {
 		t.limits[i] = strconv.FormatInt(int64(i+1)*publishTimeout.Milliseconds(), 10)

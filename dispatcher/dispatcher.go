@@ -36,12 +36,15 @@ type Dispatcher struct {
 
 	wakes signal // there may be fresh work
 	look  signal // look at the whole table
+	cover signal // look for what may have been skipped, see mask
 	nudge signal // something changed that the loop waits on
 	doubt signal // the streams should be looked at
 	slots chan struct{}
 	work  chan *claim
 	// fit is how many tasks to ask for, so that their bodies fit.
 	fit atomic.Int64
+	// masks is set by Run: the database lets us mask the notifications.
+	masks bool
 	// careful counts the tasks still to be claimed one by one after a claim
 	// could not be settled, to find the one to blame.
 	careful atomic.Int64
@@ -77,7 +80,7 @@ func New(cfg Config) (*Dispatcher, error) {
 			js: js, prefix: cfg.Prefix, only: cfg.Stream,
 			span: retrySpan(cfg.PublishTimeout), broker: cfg.NATS.MaxPayload, denied: newDenials(),
 		},
-		wakes: newSignal(), look: newSignal(), nudge: newSignal(), doubt: newSignal(),
+		wakes: newSignal(), look: newSignal(), cover: newSignal(), nudge: newSignal(), doubt: newSignal(),
 		slots: make(chan struct{}, cfg.Workers),
 		work:  make(chan *claim),
 	}
@@ -139,7 +142,10 @@ func (d *Dispatcher) dispatch(ctx context.Context) error {
 	g.Go(func() error { return d.watchBroker(claiming) })
 	if d.cfg.Wake == WakeNotify {
 		g.Go(func() error {
-			d.supervise(claiming, &Listen{Config: d.cfg.Listen, Channel: d.channel, Canary: d.canary, OnCanary: d.wake.heard})
+			d.supervise(claiming, &Listen{
+				Config: d.cfg.Listen, Channel: d.channel,
+				Canary: d.canary, OnCanary: d.wake.heard, OnCover: d.cover.notify,
+			})
 			return nil
 		})
 	}
@@ -191,9 +197,13 @@ func (d *Dispatcher) giveUp(finished <-chan struct{}, abandon context.CancelFunc
 func (d *Dispatcher) awaitSource(ctx context.Context) (string, error) {
 	retry := backoff{min: 100 * time.Millisecond, max: 5 * time.Second}
 	for n := 1; ; n++ {
-		name, err := d.table.source(ctx)
+		name, masks, err := d.table.source(ctx)
 		if err == nil {
 			d.databaseOK()
+			d.masks = masks && d.cfg.Wake == WakeNotify
+			if !masks && d.cfg.Wake == WakeNotify {
+				d.log.Warn("notifications cannot be masked under load, which slows down the writers: run 'dispatcher migrate up' and grant this role update on the sequence outbox_mask")
+			}
 			return name, nil
 		}
 		if ctx.Err() != nil {
@@ -249,9 +259,12 @@ func (d *Dispatcher) databaseOK() {
 }
 
 func (d *Dispatcher) wakeChanged(h WakeHealth) {
-	if h.Healthy {
+	switch {
+	case h.Healthy && h.Detail != "":
+		d.log.Warn("wakes arrive, but", "source", h.Source, "remark", h.Detail)
+	case h.Healthy:
 		d.log.Info("wakes arrive", "source", h.Source)
-	} else {
+	default:
 		d.log.Warn("wakes do not arrive, polling", "source", h.Source, "every", d.cfg.PollInterval, "reason", h.Detail)
 	}
 	d.nudge.notify()

@@ -39,8 +39,11 @@ type WakeHealth struct {
 	// Healthy is set while wakes are known to arrive. While it is not, the
 	// dispatcher looks every PollInterval. Always set with WakePoll.
 	Healthy bool
-	// Detail says in words why it is not healthy.
+	// Detail says in words why it is not healthy, or what could be better.
 	Detail string
+	// Masked is set while this dispatcher polls under load and has masked the
+	// notifications, which it does not need then.
+	Masked bool
 	// Since is when Healthy last changed.
 	Since time.Time
 }

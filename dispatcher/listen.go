@@ -29,6 +29,9 @@ type Listen struct {
 	// tests are ignored.
 	Canary   string
 	OnCanary func()
+	// OnCover is called when another dispatcher, which masked the notifications
+	// and stops, asks the others to look for what was skipped.
+	OnCover func()
 }
 
 const (
@@ -36,6 +39,8 @@ const (
 	// canaryPrefix marks the payload of a test notification, ours or that of
 	// another dispatcher. The trigger's own payload is empty.
 	canaryPrefix = "canary "
+	// coverPayload asks to look for what was skipped; see mask.
+	coverPayload = "cover"
 )
 
 // Run implements [WakeSource]. The connection does nothing but listen and is
@@ -65,6 +70,8 @@ func (l *Listen) Run(ctx context.Context, wake func()) error {
 		switch {
 		case n.Payload == l.Canary:
 			l.OnCanary()
+		case n.Payload == coverPayload:
+			l.OnCover()
 		case len(n.Payload) > len(canaryPrefix) && n.Payload[:len(canaryPrefix)] == canaryPrefix:
 		default:
 			wake()

@@ -12,8 +12,9 @@ import (
 // loop looks for due tasks whenever the agenda says so, until claiming ends. It
 // alone claims; workers publish and settle beside it, on inHand.
 func (d *Dispatcher) loop(claiming, inHand context.Context) {
-	l := &looker{d: d, claiming: claiming, inHand: inHand}
+	l := &looker{d: d, claiming: claiming, inHand: inHand, masks: d.masks}
 	l.agenda.owe(time.Now(), "sweep")
+	defer l.handOver()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -26,6 +27,8 @@ func (d *Dispatcher) loop(claiming, inHand context.Context) {
 			d.cfg.Observer.Woke(string(d.cfg.Wake))
 		case <-d.look:
 			l.agenda.owe(time.Now(), "recheck")
+		case <-d.cover:
+			l.cover()
 		case <-d.nudge:
 		case <-timer.C:
 		}
@@ -41,6 +44,17 @@ type looker struct {
 	agenda   agenda
 	failures int       // statements that failed in a row
 	pause    time.Time // until then the database is left alone
+
+	masks  bool // whether to mask the notifications under load
+	mask   mask
+	load   load
+	pollAt time.Time // while polling, the next claim
+	heldAt time.Time // when the lease was set
+	// clearAt holds back the clearing of a lease that may have been set late.
+	clearAt time.Time
+	drawnAt time.Time // when the barrier was drawn
+	// clock is the server's time, read at clockAt.
+	clock, clockAt time.Time
 }
 
 // interval is the time between sweeps: short while wakes do not arrive.
@@ -58,6 +72,11 @@ func (l *looker) next() time.Time {
 		at = probe
 	} else if l.agenda.hot {
 		at = time.Now()
+	} else if l.mask.stage == stagePolling && l.pollAt.Before(at) {
+		at = l.pollAt
+	}
+	if l.mask.stage == stageClearing && l.clearAt.Before(at) {
+		at = l.clearAt
 	}
 	if at.Before(l.pause) {
 		at = l.pause
@@ -79,20 +98,21 @@ func (l *looker) step() {
 	if now.Before(l.pause) {
 		return
 	}
-	if open, probe := l.d.circuit.open(); open {
+	open, probe := l.d.circuit.open()
+	if open {
+		l.stopPolling()
+	}
+	if !l.unmask() {
+		return
+	}
+	if open {
 		if !now.Before(probe) {
 			l.probe()
 		}
 		return
 	}
-	if l.agenda.hot {
-		l.agenda.hot = false
-		if l.pass(true) > 0 {
-			l.agenda.owe(time.Now().Add(recheckAfter), "recheck")
-		} else {
-			// Woken for nothing: the task is older, or scheduled.
-			l.agenda.owe(time.Now(), "recheck")
-		}
+	if l.agenda.hot || l.mask.stage == stagePolling && !now.Before(l.pollAt) {
+		l.fresh()
 	}
 	if at, why := l.agenda.wholeAt(); !time.Now().Before(at) {
 		if why == "sweep" && l.interval() != l.d.cfg.SweepInterval {
@@ -107,12 +127,12 @@ func (l *looker) whole(why string) {
 	l.d.cfg.Observer.Woke(why)
 	begun := time.Now()
 	channel := ""
-	if l.d.cfg.Wake == WakeNotify {
+	if l.d.wake.wantsCanary(begun, l.interval()) {
 		channel = l.d.channel
 	}
 	// Not on claiming: a statement cut off in the middle costs its connection.
 	o, err := l.d.table.peek(l.inHand, l.d.cfg.Schema, channel, l.d.canary)
-	if err != nil {
+	if err != nil && !o.silenced {
 		l.failed(err)
 		return
 	}
@@ -120,12 +140,19 @@ func (l *looker) whole(why string) {
 		// With something due, the claim tells whether the database works.
 		l.worked()
 	}
-	if channel != "" {
-		l.d.wake.sent(begun)
+	if l.d.cfg.Wake == WakeNotify {
 		l.d.wake.triggerSeen(o.trigger)
+	}
+	switch {
+	case o.silenced:
+		l.d.wake.lost("no notification can be sent: " + err.Error())
+	case channel != "":
+		l.d.wake.sent(begun)
 	}
 	now := time.Now()
 	l.agenda.looked(now, now.Sub(begun), l.interval())
+	l.clock, l.clockAt = o.clock, now
+	l.saw(o.xmin)
 	if o.planned {
 		l.agenda.due = now.Add(o.next)
 	}

@@ -51,6 +51,7 @@ func (l *looker) claim(hot bool, from place) *claim {
 	}
 	l.worked()
 	l.d.cfg.Observer.Claimed(len(c.tasks), time.Since(begun))
+	l.moderate(len(c.tasks))
 	if len(c.tasks) > 0 {
 		l.d.fit.Store(fitting(c, l.d.cfg.Batch, l.d.cfg.BatchBytes))
 		l.d.careful.Add(-min(int64(len(c.tasks)), max(l.d.careful.Load(), 0)))

@@ -13,8 +13,12 @@ import (
 const (
 	// peekSQL is the whole cost of an idle dispatcher: one statement per sweep
 	// that says whether anything is due, when the next task will be, and
-	// whether the insert trigger is there, and that sends the canary. The
-	// "order by" keeps the plan on the due index whatever the statistics say.
+	// which insert trigger is there, and that sends the canary. The "order by"
+	// keeps the plan on the due index whatever the statistics say. The oldest
+	// running transaction is that of the snapshot that the rest was seen with.
+	//
+	// A canary makes the statement's commit wait for the lock that all
+	// notifications of the cluster take; the settings are for that commit.
 	peekSQL = `
 select (select id
           from {outbox}
@@ -27,13 +31,20 @@ select (select id
          where sent_at is null and dead_at is null and send_after > now()
          order by send_after
          limit 1) - clock_timestamp())::float8,
-       exists (select
-                 from pg_catalog.pg_trigger as t
-                 join pg_catalog.pg_class as c on c.oid = t.tgrelid
-                 join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
-                where n.nspname = $1 and c.relname = 'outbox'
-                  and t.tgname = 'outbox_notify' and t.tgenabled in ('O', 'A')),
-       case when $2::text <> '' then pg_catalog.pg_notify($2, $3) end::text is null`
+       coalesce((select case when t.tgenabled not in ('O', 'A') then 'disabled'
+                             when t.tgargs = 'v2\000' then 'v2'
+                             when t.tgnargs = 0 then 'v1'
+                             else 'unknown' end
+                   from pg_catalog.pg_trigger as t
+                   join pg_catalog.pg_class as c on c.oid = t.tgrelid
+                   join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
+                  where n.nspname = $1 and c.relname = 'outbox' and t.tgname = 'outbox_notify'), 'missing'),
+       pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())::text::bigint,
+       clock_timestamp(),
+       case when $2::text <> ''
+            then concat(pg_catalog.set_config('synchronous_commit', 'off', true),
+                        pg_catalog.set_config('lock_timeout', '500', true),
+                        pg_catalog.pg_notify($2, $3)) end is null`
 
 	// headSQL names the task that a claim of one would take; $1-$3, $4 and $5
 	// are the claim's $1-$3, $7 and $8.
@@ -52,7 +63,8 @@ select id
    for update skip locked`
 
 	sourceSQL = `
-select name, pg_catalog.has_table_privilege($1, 'select') and pg_catalog.has_table_privilege($1, 'update')
+select name, pg_catalog.has_table_privilege($1, 'select') and pg_catalog.has_table_privilege($1, 'update'),
+       coalesce(pg_catalog.has_sequence_privilege(pg_catalog.to_regclass($2), 'update'), false)
   from {outbox_source}`
 )
 
@@ -65,7 +77,12 @@ type outlook struct {
 	due     bool          // something is due; perhaps locked by a claim in hand
 	next    time.Duration // until the next scheduled task, if scheduled
 	planned bool          // there is a scheduled task
-	trigger bool          // the insert trigger is installed and enabled
+	trigger string        // the version of the insert trigger, or what is wrong with it
+	xmin    uint64        // the oldest transaction that was running
+	clock   time.Time     // the server's
+	// silenced is set, with the error, if all this was seen but the canary could
+	// not be sent.
+	silenced bool
 }
 
 // peek looks at the due index without claiming. If channel is not empty it
@@ -75,15 +92,18 @@ func (t *table) peek(ctx context.Context, schema, channel, canary string) (o out
 	defer cancel()
 	var next *float64
 	var quiet bool
-	err = t.pool.QueryRow(ctx, t.peekStmt, schema, channel, canary).Scan(&o.due, &next, &o.trigger, &quiet)
-	if err != nil {
+	err = t.pool.QueryRow(ctx, t.peekStmt, schema, channel, canary).Scan(&o.due, &next, &o.trigger, &o.xmin, &o.clock, &quiet)
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && channel != "" && o.trigger != "" && pgErr.Code == "55P03" {
+		o.silenced = true // the row came, its commit failed
+	}
+	if err != nil && !o.silenced {
 		return o, fmt.Errorf("look for due tasks: %w", err)
 	}
 	if next != nil {
 		o.planned = true
 		o.next = time.Duration(min(*next, (365*24*time.Hour).Seconds()) * float64(time.Second))
 	}
-	return o, nil
+	return o, err
 }
 
 // head names the task that a claim of one would take.
@@ -96,18 +116,19 @@ func (t *table) head(ctx context.Context, a ask) (id int64, err error) {
 	return id, nil
 }
 
-// source reads the name that begins every message id of this outbox.
-func (t *table) source(ctx context.Context) (name string, err error) {
+// source reads the name that begins every message id of this outbox, and whether
+// the notifications can be masked.
+func (t *table) source(ctx context.Context) (name string, masks bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
 	var allowed bool
-	if err := t.pool.QueryRow(ctx, t.sourceStmt, t.name).Scan(&name, &allowed); err != nil {
-		return "", fmt.Errorf("read outbox_source: %w", err)
+	if err := t.pool.QueryRow(ctx, t.sourceStmt, t.name, t.maskName).Scan(&name, &allowed, &masks); err != nil {
+		return "", false, fmt.Errorf("read outbox_source: %w", err)
 	}
 	if !allowed {
-		return "", errNoRights
+		return "", false, errNoRights
 	}
-	return name, nil
+	return name, masks, nil
 }
 
 var errNoRights = errors.New("no right to select from and update the outbox")

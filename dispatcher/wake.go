@@ -43,11 +43,11 @@ func (d *Dispatcher) supervise(ctx context.Context, source WakeSource) {
 		err := source.Run(runCtx, func() {
 			if !subscribed {
 				// What was inserted while nobody listened may be of any
-				// age: look at the whole table.
+				// age, and a dispatcher that died may have left its mask.
 				subscribed, failures = true, 0
 				d.log.Info("wake source subscribed", "source", d.cfg.Wake)
 				d.wake.listening()
-				d.look.notify()
+				d.cover.notify()
 				return
 			}
 			d.wakes.notify()

@@ -23,7 +23,7 @@ func wakeSources(t *testing.T, dsn string) map[string]WakeSource {
 		t.Fatal(err)
 	}
 	return map[string]WakeSource{
-		"listen": &Listen{Config: cfg, Channel: channelName("public"), Canary: "canary x", OnCanary: func() {}},
+		"listen": &Listen{Config: cfg, Channel: channelName("public"), Canary: "canary x", OnCanary: func() {}, OnCover: func() {}},
 	}
 }
 
@@ -223,12 +223,12 @@ func TestWakeState(t *testing.T) {
 		if w.snapshot().Healthy || !errors.Is(cause, errNoCanary) {
 			t.Errorf("after two seconds of silence: %+v, restarted for %v", w.snapshot(), cause)
 		}
-		w.triggerSeen(false)
+		w.triggerSeen("missing")
 		w.heard()
 		if w.snapshot().Healthy {
 			t.Error("healthy without a trigger")
 		}
-		w.triggerSeen(true)
+		w.triggerSeen(triggerVersion)
 		w.heard()
 		if want := []bool{true, false, false, true}; fmt.Sprint(changes) != fmt.Sprint(want) {
 			t.Errorf("changes %v, want %v", changes, want)

@@ -23,15 +23,17 @@ type wakeState struct {
 	mu       sync.Mutex
 	health   WakeHealth
 	expected time.Time // when the unanswered canary was sent, or zero
+	asked    time.Time // when the last one was sent
 	answered time.Time // when the last one came back
 	// subscribed is set once the source runs: only then can a canary arrive.
 	subscribed bool
-	trigger    bool // the insert trigger was there when last looked at
+	problem    string // what is wrong with the insert trigger
+	remark     string // what could be better about it
 	restart    context.CancelCauseFunc
 }
 
 func newWakeState(mode WakeMode, changed func(WakeHealth)) *wakeState {
-	w := &wakeState{mode: mode, changed: changed, trigger: true}
+	w := &wakeState{mode: mode, changed: changed}
 	w.health = WakeHealth{Source: mode, Healthy: mode == WakePoll, Since: time.Now()}
 	if mode != WakePoll {
 		w.health.Detail = "not tested yet"
@@ -49,7 +51,7 @@ func (w *wakeState) snapshot() WakeHealth {
 func (w *wakeState) reset(restart context.CancelCauseFunc) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.restart, w.expected, w.subscribed = restart, time.Time{}, false
+	w.restart, w.expected, w.asked, w.subscribed = restart, time.Time{}, time.Time{}, false
 }
 
 // listening notes that the source is subscribed.
@@ -59,10 +61,18 @@ func (w *wakeState) listening() {
 	w.subscribed = true
 }
 
+// wantsCanary reports whether it is time for a canary: one for each interval.
+func (w *wakeState) wantsCanary(now time.Time, interval time.Duration) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.subscribed && (w.asked.IsZero() || now.Sub(w.asked) >= interval)
+}
+
 // sent notes that a canary was sent at some time; it may have come back already.
 func (w *wakeState) sent(at time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.asked = at
 	if w.subscribed && w.expected.IsZero() && w.answered.Before(at) {
 		w.expected = at
 	}
@@ -72,21 +82,45 @@ func (w *wakeState) sent(at time.Time) {
 func (w *wakeState) heard() {
 	w.mu.Lock()
 	w.expected, w.answered = time.Time{}, time.Now()
-	trigger := w.trigger
+	problem, remark := w.problem, w.remark
 	w.mu.Unlock()
-	if trigger {
-		w.set(true, "")
+	if problem == "" {
+		w.set(true, remark)
 	}
 }
 
-// triggerSeen notes whether the insert trigger is installed and enabled.
-func (w *wakeState) triggerSeen(ok bool) {
-	w.mu.Lock()
-	w.trigger = ok
-	w.mu.Unlock()
-	if !ok {
-		w.set(false, "the insert trigger outbox_notify is missing or disabled: run 'dispatcher migrate up'")
+// triggerSeen notes what the insert trigger was like when last looked at.
+func (w *wakeState) triggerSeen(version string) {
+	problem, remark := "", ""
+	switch version {
+	case triggerVersion:
+	case "v1":
+		remark = "the insert trigger outbox_notify is of an older version and notifies under load, too, which slows down the writers: run 'dispatcher migrate up'"
+	case "missing", "disabled":
+		problem = "the insert trigger outbox_notify is " + version + ": run 'dispatcher migrate up'"
+	default:
+		problem = "the insert trigger outbox_notify is of a version that this program does not know: use the program that installed it, or run 'dispatcher migrate up'"
 	}
+	w.mu.Lock()
+	w.problem, w.remark = problem, remark
+	healthy := w.health.Healthy
+	w.mu.Unlock()
+	switch {
+	case problem != "":
+		w.set(false, problem)
+	case healthy:
+		w.set(true, remark)
+	}
+}
+
+// triggerVersion is the version of trigger.sql that knows the mask.
+const triggerVersion = "v2"
+
+// setMasked notes whether this dispatcher holds the mask.
+func (w *wakeState) setMasked(on bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.health.Masked = on
 }
 
 func (w *wakeState) lost(detail string) { w.set(false, detail) }

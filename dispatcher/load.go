@@ -1,0 +1,72 @@
+package dispatcher
+
+import "time"
+
+const (
+	// beginScore is the surplus of claims that found work over those that did not
+	// with which polling begins.
+	beginScore = 4
+	// scoreGap is how long the dispatcher may sleep in between; later it counts anew.
+	scoreGap = 10 * time.Millisecond
+	// fullScore bounds the surplus while polling, so that polling ends about 20 ms
+	// after the last task.
+	fullScore = 16
+	// worthwhile is how long a phase of polling must last to have been right.
+	worthwhile = 100 * time.Millisecond
+	// A phase that was not delays the next one.
+	minTrial, maxTrial = 50 * time.Millisecond, time.Second
+)
+
+// load decides when to poll: while at least every other claim finds work, for
+// then it costs less than the notifications that it saves the writers. The rate
+// of the tasks would not do, because notifications themselves keep it low. It has
+// no clock of its own; all times come from the caller.
+type load struct {
+	score   int       // surplus of claims that found work
+	last    time.Time // when the last claim ended
+	polling bool
+	begun   time.Time     // of this phase of polling
+	trial   time.Duration // the delay after the last phase that was not worthwhile
+	after   time.Time     // no phase before
+}
+
+// claimed notes a claim that ended now and reports whether to poll.
+func (l *load) claimed(now time.Time, found int) (poll bool) {
+	if !l.polling && now.Sub(l.last) > scoreGap {
+		l.score = 0
+	}
+	l.last = now
+	if found > 0 {
+		l.score = min(l.score+1, fullScore)
+	} else {
+		l.score = max(l.score-1, 0)
+	}
+	switch {
+	case l.polling && l.score == 0:
+		l.end(now)
+	case !l.polling && l.score >= beginScore && !now.Before(l.after):
+		l.polling, l.begun, l.score = true, now, fullScore/2
+	}
+	return l.polling
+}
+
+// end ends the phase, if one is.
+func (l *load) end(now time.Time) {
+	if !l.polling {
+		return
+	}
+	l.polling, l.score = false, 0
+	if now.Sub(l.begun) >= worthwhile {
+		l.trial, l.after = 0, time.Time{}
+		return
+	}
+	l.trial = min(max(minTrial, 2*l.trial), maxTrial)
+	l.after = now.Add(l.trial)
+}
+
+// pollPause is the time between two claims while polling: longer after one that
+// found many tasks, because claiming more at once is cheaper for the database.
+func pollPause(found int) time.Duration {
+	const least, most, each = 500 * time.Microsecond, 3 * time.Millisecond, 100 * time.Microsecond
+	return min(max(least, time.Duration(found)*each), most)
+}

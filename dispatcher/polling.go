@@ -1,0 +1,126 @@
+package dispatcher
+
+import (
+	"context"
+	"time"
+)
+
+// fresh looks for fresh tasks: after a wake, and again and again while polling.
+func (l *looker) fresh() {
+	woken := l.agenda.hot
+	l.agenda.hot = false
+	found := l.pass(true)
+	now := time.Now()
+	l.pollAt = now.Add(pollPause(found))
+	switch {
+	case found > 0:
+		l.agenda.owe(now.Add(recheckAfter), "recheck")
+	case woken:
+		// Woken for nothing: the task is older, or scheduled.
+		l.agenda.owe(now, "recheck")
+	}
+}
+
+// moderate notes what a claim found, and masks the notifications while it is
+// worth while to poll.
+func (l *looker) moderate(found int) {
+	now := time.Now()
+	poll := l.load.claimed(now, found)
+	switch {
+	case !l.masks || l.clockAt.IsZero():
+	case poll:
+		l.hold(now)
+	case l.mask.stage == stagePolling:
+		l.mask.leave()
+	}
+}
+
+// hold sets the lease, or renews it when it is time.
+func (l *looker) hold(now time.Time) {
+	if l.mask.stage == stagePolling && now.Sub(l.heldAt) < maskRenew {
+		return
+	}
+	l.mask.hold()
+	l.heldAt = now
+	l.d.wake.setMasked(true)
+	if err := l.d.table.hold(l.inHand, l.clock.Add(now.Sub(l.clockAt)+maskLease)); err != nil {
+		// It may have been set, or may be yet: clear it when it has run out.
+		l.stopPolling()
+		l.clearAt = now.Add(2 * maskLease)
+		l.failed(err)
+	}
+}
+
+// stopPolling makes clearing the lease the next step, if it may be running.
+func (l *looker) stopPolling() {
+	l.load.end(time.Now())
+	if l.mask.stage == stagePolling {
+		l.mask.leave()
+	}
+}
+
+// cover looks for what was inserted while nobody listened, or while a dispatcher
+// that is gone held the mask.
+func (l *looker) cover() {
+	if !l.masks {
+		l.agenda.owe(time.Now(), "recheck")
+		return
+	}
+	if l.mask.stage != stagePolling {
+		l.mask.leave()
+	}
+}
+
+// unmask takes the steps back to sleep up to the barrier. It reports whether the
+// database worked.
+func (l *looker) unmask() bool {
+	now := time.Now()
+	if l.mask.stage == stageClearing && !now.Before(l.clearAt) {
+		if err := l.d.table.clear(l.inHand); err != nil {
+			l.failed(err)
+			return false
+		}
+		l.mask.cleared()
+		l.d.wake.setMasked(false)
+	}
+	if l.mask.stage == stageDrawing {
+		x, err := l.d.table.draw(l.inHand)
+		if err != nil {
+			l.failed(err)
+			return false
+		}
+		l.mask.drew(x)
+		l.drawnAt = now
+		l.agenda.owe(now, "unmask")
+	}
+	return true
+}
+
+// saw notes a look at the whole table. While older transactions run, another one
+// is wanted: soon at first, then at growing intervals, for they may run for hours.
+func (l *looker) saw(xmin uint64) {
+	l.mask.saw(xmin)
+	if l.mask.stage == stageWaiting {
+		now := time.Now()
+		pause := max(time.Millisecond, now.Sub(l.drawnAt)/4)
+		l.agenda.owe(now.Add(min(pause, l.interval())), "unmask")
+	}
+}
+
+// handOver asks the other dispatchers, at the end, to cover what was skipped while
+// this one held the mask. If it fails, their sweep finds it.
+func (l *looker) handOver() {
+	if l.mask.stage == stageAsleep {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(l.inHand), time.Second)
+	defer cancel()
+	err := l.d.table.clear(ctx)
+	l.d.wake.setMasked(false)
+	if err == nil {
+		err = l.d.table.handOver(ctx, l.d.channel)
+	}
+	if err != nil {
+		l.d.log.Warn("the other dispatchers could not be told to look, their next sweep will", "error", err)
+	}
+}

@@ -1,0 +1,4 @@
+-- The trigger that reads the lease goes with it: without trigger.sql of the older
+-- version, dispatchers poll.
+drop trigger if exists outbox_notify on outbox;
+drop sequence outbox_mask;
