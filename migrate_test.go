@@ -3,6 +3,11 @@ package outbox_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -15,9 +20,35 @@ import (
 )
 
 var (
-	all        = []outbox.Migration{{Version: 1, Name: "0001_outbox"}}
+	all        = steps()
 	ignoreTime = cmpopts.IgnoreFields(outbox.Migration{}, "AppliedAt")
 )
+
+// steps are the migrations that the files say there are, oldest first.
+func steps() []outbox.Migration {
+	files, err := fs.Glob(outbox.Migrations, "migrations/*.up.sql")
+	if err != nil {
+		panic(err)
+	}
+	var found []outbox.Migration
+	for i, file := range files {
+		found = append(found, outbox.Migration{Version: i + 1, Name: strings.TrimSuffix(path.Base(file), ".up.sql")})
+	}
+	return found
+}
+
+// undone are the steps that a way down to version target undoes, in its order.
+func undone(target int) []outbox.Migration {
+	back := slices.Clone(all[target:])
+	slices.Reverse(back)
+	return back
+}
+
+// future is a record of a newer program.
+func future() outbox.Migration {
+	v := len(all) + 1
+	return outbox.Migration{Version: v, Name: fmt.Sprintf("%04d_future", v)}
+}
 
 // objects counts what the schema holds: relations, functions and types.
 const objects = `select (select count(*) from pg_class where relnamespace = $1::regnamespace)
@@ -46,11 +77,11 @@ func TestUpDownUp(t *testing.T) {
 					t.Errorf("the second way up made something else:\n%s", cmp.Diff(first, dump))
 				}
 				first = dump
-				if got, err := outbox.MigrateDown(t.Context(), conn, 1, o); err != nil || len(got) != 0 {
+				if got, err := outbox.MigrateDown(t.Context(), conn, len(all), o); err != nil || len(got) != 0 {
 					t.Errorf("MigrateDown to the present version = %v, %v", got, err)
 				}
-				if got, err := outbox.MigrateDown(t.Context(), conn, 0, o); err != nil || !cmp.Equal(got, all, ignoreTime) {
-					t.Fatalf("MigrateDown = %v, %v, want %v", got, err, all)
+				if got, err := outbox.MigrateDown(t.Context(), conn, 0, o); err != nil || !cmp.Equal(got, undone(0), ignoreTime) {
+					t.Fatalf("MigrateDown = %v, %v, want %v", got, err, undone(0))
 				}
 				if n := pgtest.Value[int](t, conn, objects, quoted); n != 0 {
 					t.Errorf("%d objects are left after the way down", n)
@@ -62,7 +93,7 @@ func TestUpDownUp(t *testing.T) {
 			if got, err := outbox.MigrateDown(t.Context(), conn, 1, o); err != nil || len(got) != 0 {
 				t.Errorf("MigrateDown never goes up: %v, %v", got, err)
 			}
-			for _, target := range []int{-1, 2} {
+			for _, target := range []int{-1, len(all) + 1} {
 				if _, err := outbox.MigrateDown(t.Context(), conn, target, o); err == nil {
 					t.Errorf("MigrateDown to %d: no error", target)
 				}
@@ -89,12 +120,11 @@ func TestMigrationStatus(t *testing.T) {
 		t.Error("asking for the status made the schema")
 	}
 	migrate(t, conn, "s")
-	if got := status(); !cmp.Equal(got, all, ignoreTime) || got[0].AppliedAt.IsZero() {
+	if got := status(); !cmp.Equal(got, all, ignoreTime) || slices.ContainsFunc(got, func(m outbox.Migration) bool { return m.AppliedAt.IsZero() }) {
 		t.Errorf("status = %v, want %v, applied", got, all)
 	}
-	pgtest.Exec(t, conn, `insert into s.outbox_migration values (2, '0002_future')`)
-	want := append([]outbox.Migration{}, all...)
-	want = append(want, outbox.Migration{Version: 2, Name: "0002_future"})
+	pgtest.Exec(t, conn, `insert into s.outbox_migration values ($1, $2)`, future().Version, future().Name)
+	want := append(slices.Clone(all), future())
 	if got := status(); !cmp.Equal(got, want, ignoreTime) {
 		t.Errorf("status = %v, want %v", got, want)
 	}
@@ -109,14 +139,15 @@ func TestForeignRecordsAreRefused(t *testing.T) {
 		_, down := outbox.MigrateDown(t.Context(), conn, 0, outbox.MigrateOptions{})
 		return []error{up, down}
 	}
-	pgtest.Exec(t, conn, `insert into outbox_migration values (2, '0002_future')`)
+	pgtest.Exec(t, conn, `insert into outbox_migration values ($1, $2)`, future().Version, future().Name)
 	before := dumpSchema(t, dsn)
 	for _, err := range run() {
 		if !errors.Is(err, outbox.ErrNewerSchema) {
 			t.Errorf("error = %v, want ErrNewerSchema", err)
 		}
 	}
-	pgtest.Exec(t, conn, `delete from outbox_migration where version = 2; update outbox_migration set name = '0001_other'`)
+	pgtest.Exec(t, conn, `delete from outbox_migration where version = $1`, future().Version)
+	pgtest.Exec(t, conn, `update outbox_migration set name = '0001_other' where version = 1`)
 	for _, err := range run() {
 		if err == nil || errors.Is(err, outbox.ErrNewerSchema) {
 			t.Errorf("records of another program: error = %v", err)
@@ -140,8 +171,8 @@ func TestOutboxMadeByHandIsExplained(t *testing.T) {
 	// The remedy that the message gives works.
 	psql(t, dsn, `create table outbox_migration (version int primary key, name text not null, applied_at timestamptz not null default now());
 		insert into outbox_migration (version, name) values (1, '0001_outbox');`)
-	if got, err := outbox.Migrate(t.Context(), pgtest.Connect(t, dsn), outbox.MigrateOptions{}); err != nil || len(got) != 0 {
-		t.Errorf("Migrate = %v, %v, want nothing to do", got, err)
+	if got, err := outbox.Migrate(t.Context(), pgtest.Connect(t, dsn), outbox.MigrateOptions{}); err != nil || !cmp.Equal(got, all[1:], ignoreTime) {
+		t.Errorf("Migrate = %v, %v, want the rest: %v", got, err, all[1:])
 	}
 }
 

@@ -92,7 +92,7 @@ func TestGivingUpNamesTheHolders(t *testing.T) {
 
 	producer := begin(t, dsn, `set application_name = 'slow producer'; `+oneTask)
 	_, err := outbox.MigrateDown(t.Context(), pgtest.Connect(t, dsn), 0, impatient)
-	wantInError(t, err, "0001_outbox.down.sql", "pid "+pidOf(producer), "slow producer", "gave up")
+	wantInError(t, err, all[len(all)-1].Name+".down.sql", "pid "+pidOf(producer), "slow producer", "gave up")
 	if err := producer.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -23,11 +23,13 @@ func dumpSchema(t *testing.T, dsn string, args ...string) string {
 func TestPsqlAndMigrateMakeTheSame(t *testing.T) {
 	t.Parallel()
 	byHand := pgtest.NewEmptyDB(t)
-	up, err := outbox.Migrations.ReadFile("migrations/0001_outbox.up.sql")
-	if err != nil {
-		t.Fatal(err)
+	for _, m := range all {
+		up, err := outbox.Migrations.ReadFile("migrations/" + m.Name + ".up.sql")
+		if err != nil {
+			t.Fatal(err)
+		}
+		psql(t, byHand, string(up))
 	}
-	psql(t, byHand, string(up))
 	psql(t, byHand, outbox.TriggerSQL)
 	psql(t, byHand, outbox.TriggerSQL)
 	byProgram := pgtest.NewDB(t)
