@@ -29,19 +29,26 @@ $$;
 --
 -- Making the trigger takes a lock that waits for every open producer and makes
 -- all later ones wait behind it, so it is left alone when it is as it should be:
--- after insert, for each statement (4), enabled (O, or A for always).
+-- after insert, for each statement (4), enabled (O, or A for always), with a
+-- condition. One that was set to fire always, in sessions with
+-- session_replication_role = replica too, stays so.
 do $$
+declare
+  state "char";
+  good boolean;
 begin
-  if not exists (
-    select from pg_catalog.pg_trigger
-     where tgrelid = 'outbox'::pg_catalog.regclass
-       and tgname = 'outbox_notify'
-       and tgfoid = 'outbox_notify()'::pg_catalog.regprocedure
-       and tgargs = 'v2\000'
-       and tgtype = 4
-       and tgenabled in ('O', 'A')
-       and not tgisinternal
-  ) then
+  select tgenabled,
+         tgfoid = 'outbox_notify()'::pg_catalog.regprocedure
+           and tgargs = 'v2\000'
+           and tgtype = 4
+           and tgenabled in ('O', 'A')
+           and tgqual is not null
+    into state, good
+    from pg_catalog.pg_trigger
+   where tgrelid = 'outbox'::pg_catalog.regclass
+     and tgname = 'outbox_notify'
+     and not tgisinternal;
+  if good is not true then
     create or replace trigger outbox_notify
       after insert on outbox
       for each statement
@@ -49,6 +56,19 @@ begin
         pg_catalog.pg_sequence_last_value('outbox_mask'::pg_catalog.regclass)
           - extract(epoch from pg_catalog.clock_timestamp()) * 1000 not between 0 and 5000, true))
       execute function outbox_notify('v2');
+    if state = 'A' then
+      alter table outbox enable always trigger outbox_notify;
+    end if;
+  end if;
+end
+$$;
+
+-- The condition reads the sequence with the rights of the producer. A restore
+-- without privileges takes the right away, and every INSERT would fail.
+do $$
+begin
+  if not pg_catalog.has_sequence_privilege('public', 'outbox_mask', 'select') then
+    grant select on sequence outbox_mask to public;
   end if;
 end
 $$;

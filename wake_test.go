@@ -147,6 +147,8 @@ func TestTriggerSQLRepairsTheTrigger(t *testing.T) {
 		"each row":       `create or replace trigger outbox_notify after insert on outbox for each row execute function outbox_notify()`,
 		"other event":    `create or replace trigger outbox_notify after update on outbox execute function outbox_notify()`,
 		"condition":      `create or replace trigger outbox_notify after insert on outbox when (false) execute function outbox_notify()`,
+		"version 1":      triggerV1(t),
+		"no condition":   `create or replace trigger outbox_notify after insert on outbox execute function outbox_notify('v2')`,
 		"changed body":   `create or replace function outbox_notify() returns trigger language plpgsql as 'begin return null; end'`,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -158,6 +160,9 @@ func TestTriggerSQLRepairsTheTrigger(t *testing.T) {
 			pgtest.Exec(t, conn, `insert into outbox (kind, payload) values ('a', '{}'), ('b', '{}')`)
 			if got := l.wakes(t); got != 1 {
 				t.Errorf("%d notifications, want 1", got)
+			}
+			if got := masked(t, conn, l, oneTask); got != 0 {
+				t.Errorf("%d notifications under a lease, want none", got)
 			}
 		})
 	}
