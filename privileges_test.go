@@ -47,10 +47,11 @@ func strictDatabase(t *testing.T) (dsn string, admin *pgx.Conn) {
 	return dsn, admin
 }
 
-// as connects as a new role that has the documented grants of the named one.
-func as(t *testing.T, dsn string, admin *pgx.Conn, role string) *pgx.Conn {
+// newRole makes a role for one test. Roles belong to the whole server, hence its
+// longer name, which it returns.
+func newRole(t *testing.T, admin *pgx.Conn, role string) (name string) {
 	t.Helper()
-	name := role + "_" + pgtest.Value[string](t, admin, `select current_database()::text`)
+	name = role + "_" + pgtest.Value[string](t, admin, `select current_database()::text`)
 	pgtest.Exec(t, admin, `create role `+name+` login`)
 	t.Cleanup(func() {
 		ctx := context.WithoutCancel(t.Context())
@@ -58,6 +59,13 @@ func as(t *testing.T, dsn string, admin *pgx.Conn, role string) *pgx.Conn {
 			t.Error(err)
 		}
 	})
+	return name
+}
+
+// as connects as a new role that has the documented grants of the named one.
+func as(t *testing.T, dsn string, admin *pgx.Conn, role string) *pgx.Conn {
+	t.Helper()
+	name := newRole(t, admin, role)
 	pgtest.Exec(t, admin, regexp.MustCompile(`\b`+role+`\b`).ReplaceAllString(documentedGrants(t, role), name))
 	cfg, err := pgx.ParseConfig(dsn)
 	if err != nil {
@@ -108,7 +116,8 @@ func TestProducerRole(t *testing.T) {
 		t.Errorf("a bad kind: %v, want the refusal with its hint", err)
 	}
 	denied(t, conn, `select kind from outbox`, `update outbox set sent_at = now()`, `delete from outbox`, `truncate outbox`,
-		`select name from outbox_source`, `select nextval('outbox_id_seq')`, `create table t ()`, `drop trigger outbox_notify on outbox`)
+		`select name from outbox_source`, `select nextval('outbox_id_seq')`, `create table t ()`,
+		`select setval('outbox_mask', 0)`, `select nextval('outbox_mask')`, `drop trigger outbox_notify on outbox`)
 	_, enqueueErr := outbox.Enqueue(t.Context(), conn, outbox.Task{Kind: "a", Payload: 1})
 	wantInError(t, enqueueErr, "permission denied", "select (id)")
 }
@@ -122,7 +131,7 @@ func TestGoProducerRole(t *testing.T) {
 			t.Errorf("Enqueue: %v", err)
 		}
 	}
-	denied(t, conn, `select kind from outbox`, `update outbox set sent_at = now()`)
+	denied(t, conn, `select kind from outbox`, `update outbox set sent_at = now()`, `select setval('outbox_mask', 0)`, `select nextval('outbox_mask')`)
 }
 
 func TestDispatcherRole(t *testing.T) {
@@ -137,8 +146,10 @@ func TestDispatcherRole(t *testing.T) {
 			order by send_after, id limit 10 for update skip locked)
 		update outbox o set sent_at = now(), attempts = attempts + 1 from due where o.id = due.id returning o.*`,
 		`update outbox set sent_at = null, send_after = now(), last_error = 'refused'`,
-		`update outbox set dead_at = now()`)
-	denied(t, conn, oneTask, `delete from outbox`, `update outbox_source set name = 'x'`, `truncate outbox`, `create table t ()`)
+		`update outbox set dead_at = now()`,
+		`select setval('outbox_mask', greatest(1, last_value)) from outbox_mask`)
+	denied(t, conn, oneTask, `delete from outbox`, `update outbox_source set name = 'x'`, `truncate outbox`, `create table t ()`,
+		`drop sequence outbox_mask`, `alter sequence outbox_mask restart`)
 }
 
 // The recipes of the README's page for operators.
@@ -161,7 +172,8 @@ func TestOperatorRole(t *testing.T) {
 	if got, err := outbox.MigrationStatus(t.Context(), conn, outbox.MigrateOptions{Schema: "my_app"}); err != nil || got[0].AppliedAt.IsZero() {
 		t.Errorf("MigrationStatus = %v, %v", got, err)
 	}
-	denied(t, conn, `truncate outbox`, `update outbox_source set name = 'x'`, `create table t ()`, `drop trigger outbox_notify on outbox`)
+	denied(t, conn, `truncate outbox`, `update outbox_source set name = 'x'`, `create table t ()`, `drop trigger outbox_notify on outbox`,
+		`select setval('outbox_mask', 0)`, `select nextval('outbox_mask')`)
 }
 
 func TestReaderRole(t *testing.T) {
@@ -172,7 +184,7 @@ func TestReaderRole(t *testing.T) {
 	if got, err := outbox.MigrationStatus(t.Context(), conn, outbox.MigrateOptions{Schema: "my_app"}); err != nil || got[0].AppliedAt.IsZero() {
 		t.Errorf("MigrationStatus = %v, %v", got, err)
 	}
-	denied(t, conn, oneTask, `update outbox set sent_at = now()`, `delete from outbox`, `select from outbox for update`)
+	denied(t, conn, oneTask, `update outbox set sent_at = now()`, `delete from outbox`, `select from outbox for update`, `select setval('outbox_mask', 0)`, `select nextval('outbox_mask')`)
 }
 
 // Migrate needs no more than to own the schema, so that it can run with the
