@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // channelName is the NOTIFY channel of a schema's outbox: short, lower case
@@ -36,6 +37,10 @@ type Listen struct {
 
 const (
 	listenConnectTimeout = 5 * time.Second
+	// pingAfter is how long the connection may be silent before the server is
+	// asked for a sign of life, pingTimeout how long it may take to answer.
+	pingAfter   = 3 * time.Second
+	pingTimeout = 2 * time.Second
 	// canaryPrefix marks the payload of a test notification, ours or that of
 	// another dispatcher. The trigger's own payload is empty.
 	canaryPrefix = "canary "
@@ -44,7 +49,9 @@ const (
 )
 
 // Run implements [WakeSource]. The connection does nothing but listen and is
-// never inside a transaction, so it cannot hold up the notification queue.
+// never inside a transaction, so it cannot hold up the notification queue. While
+// it is silent the server is asked for a sign of life, so a connection that leads
+// nowhere any more is an error after five seconds.
 func (l *Listen) Run(ctx context.Context, wake func()) error {
 	conn, err := l.connect(ctx)
 	if err != nil {
@@ -60,7 +67,7 @@ func (l *Listen) Run(ctx context.Context, wake func()) error {
 	}()
 	wake()
 	for {
-		n, err := conn.WaitForNotification(ctx)
+		n, err := await(ctx, conn)
 		if err != nil {
 			if ctx.Err() != nil {
 				return nil
@@ -77,6 +84,35 @@ func (l *Listen) Run(ctx context.Context, wake func()) error {
 			wake()
 		}
 	}
+}
+
+// await waits for a notification.
+func await(ctx context.Context, conn *pgx.Conn) (*pgconn.Notification, error) {
+	for {
+		quiet, cancel := context.WithTimeout(ctx, pingAfter)
+		n, err := conn.WaitForNotification(quiet)
+		cancel()
+		if err == nil || ctx.Err() != nil || !pgconn.Timeout(err) {
+			return n, err
+		}
+		if err := ping(ctx, conn.PgConn()); err != nil {
+			return nil, fmt.Errorf("no sign of life from the server within %v: %w", pingTimeout, err)
+		}
+	}
+}
+
+// ping asks the server for a sign of life. A Sync alone is answered without a
+// statement or a transaction: the database does no work for it, nor counts it.
+// Notifications that arrive meanwhile are kept for the next wait.
+func ping(ctx context.Context, conn *pgconn.PgConn) error {
+	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
+	defer cancel()
+	p := conn.StartPipeline(ctx)
+	if err := p.Sync(); err != nil {
+		_ = p.Close() // the same error
+		return err
+	}
+	return p.Close() // after the answer
 }
 
 func (l *Listen) connect(ctx context.Context) (*pgx.Conn, error) {

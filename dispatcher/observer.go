@@ -9,7 +9,9 @@ import "time"
 type Observer interface {
 	// Woke is called for each wake; source is "notify", "poll" (the fast
 	// look of an unhealthy or absent wake source), "timer" (a task became due),
-	// "sweep" (the periodic look) or "recheck" (a look soon after a busy phase).
+	// "sweep" (the periodic look), "recheck" (a look soon after a busy phase) or
+	// "unmask" (a look on the way back to sleep, when the notifications were
+	// masked).
 	Woke(source string)
 	// Claimed is called after each claim, also an empty one.
 	Claimed(tasks int, took time.Duration)

@@ -3,6 +3,7 @@ package dispatcher
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"time"
 )
 
@@ -31,8 +32,9 @@ func (s signal) notify() {
 }
 
 // supervise runs the wake source until ctx ends, again and again: a lost
-// connection comes back after a jittered backoff that starts over once the
-// source was subscribed.
+// connection comes back after a jittered backoff that starts over once wakes are
+// known to have arrived. Being subscribed is no proof: through a transaction
+// pooler that always succeeds.
 func (d *Dispatcher) supervise(ctx context.Context, source WakeSource) {
 	retry := backoff{min: 50 * time.Millisecond, max: 5 * time.Second}
 	failures := 0
@@ -44,8 +46,8 @@ func (d *Dispatcher) supervise(ctx context.Context, source WakeSource) {
 			if !subscribed {
 				// What was inserted while nobody listened may be of any
 				// age, and a dispatcher that died may have left its mask.
-				subscribed, failures = true, 0
-				d.log.Info("wake source subscribed", "source", d.cfg.Wake)
+				subscribed = true
+				d.log.Log(ctx, again(slog.LevelInfo, failures), "wake source subscribed", "source", d.cfg.Wake)
 				d.wake.listening()
 				d.cover.notify()
 				return
@@ -62,12 +64,25 @@ func (d *Dispatcher) supervise(ctx context.Context, source WakeSource) {
 		if err == nil {
 			err = errors.New("wake source ended")
 		}
+		if d.wake.proved() {
+			failures = 0
+		}
+		d.wake.lost(err.Error())
+		level := again(slog.LevelWarn, failures)
 		failures++
 		wait := retry.delay(failures)
-		d.wake.lost(err.Error())
-		d.log.Warn("wake source lost, polling meanwhile", "source", d.cfg.Wake, "error", err, "retry_in", wait)
+		d.log.Log(ctx, level, "wake source lost, polling meanwhile", "source", d.cfg.Wake, "error", err, "retry_in", wait)
 		sleep(ctx, wait)
 	}
+}
+
+// again is the level to log something at that may repeat every few seconds for as
+// long as a fault lasts.
+func again(level slog.Level, failures int) slog.Level {
+	if failures > 0 {
+		return slog.LevelDebug
+	}
+	return level
 }
 
 // sleep waits for the time to pass or ctx to end.

@@ -13,8 +13,8 @@ import (
 const canaryTimeout = 2 * time.Second
 
 // wakeState knows whether wakes arrive. Each look at the table sends a canary
-// through the real channel; a half-open connection, or a pooler that swallows
-// notifications, looks like silence otherwise.
+// through the real channel; a pooler that swallows notifications looks like
+// silence otherwise. The source itself finds a connection that leads nowhere.
 type wakeState struct {
 	mode WakeMode
 	// changed is told of each change, because it changes how often to look.
@@ -27,6 +27,7 @@ type wakeState struct {
 	answered time.Time // when the last one came back
 	// subscribed is set once the source runs: only then can a canary arrive.
 	subscribed bool
+	arrived    bool   // a canary came back in this run of the source
 	problem    string // what is wrong with the insert trigger
 	remark     string // what could be better about it
 	restart    context.CancelCauseFunc
@@ -51,7 +52,14 @@ func (w *wakeState) snapshot() WakeHealth {
 func (w *wakeState) reset(restart context.CancelCauseFunc) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.restart, w.expected, w.asked, w.subscribed = restart, time.Time{}, time.Time{}, false
+	w.restart, w.expected, w.asked, w.subscribed, w.arrived = restart, time.Time{}, time.Time{}, false, false
+}
+
+// proved reports whether wakes arrived in this run of the source.
+func (w *wakeState) proved() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.arrived
 }
 
 // listening notes that the source is subscribed.
@@ -81,7 +89,7 @@ func (w *wakeState) sent(at time.Time) {
 // heard notes that the canary came back.
 func (w *wakeState) heard() {
 	w.mu.Lock()
-	w.expected, w.answered = time.Time{}, time.Now()
+	w.expected, w.answered, w.arrived = time.Time{}, time.Now(), true
 	problem, remark := w.problem, w.remark
 	w.mu.Unlock()
 	if problem == "" {
