@@ -101,43 +101,6 @@ func TestSchemaNamesThatPostgreSQLCannotTake(t *testing.T) {
 	}
 }
 
-func TestDumpAndRestoreKeepTheOutbox(t *testing.T) {
-	t.Parallel()
-	from := pgtest.NewEmptyDB(t)
-	conn := pgtest.Connect(t, from)
-	migrate(t, conn, "My Outbox-1")
-	searchPath(t, conn, "My Outbox-1")
-	pgtest.Exec(t, conn, `
-		insert into outbox (kind, payload, headers, send_after) values ('a', '{"n": 1}', '{"h": "v"}', '2000-01-01'), ('b', 'null', null, now());
-		insert into outbox (kind, body, ordering_key) values ('c', '\x00ff', 'k');
-		update outbox set sent_at = now(), attempts = 1 where kind = 'b'`)
-	const contents = `select jsonb_agg(o order by id)::text || (select name from outbox_source) from outbox o`
-	want := pgtest.Value[string](t, conn, contents)
-
-	archive := t.TempDir() + "/dump"
-	tool(t, "", "pg_dump", "-Fc", "-f", archive, from)
-	to := pgtest.NewEmptyDB(t)
-	tool(t, "", "pg_restore", "--exit-on-error", "-d", to, archive)
-	restored := pgtest.Connect(t, to)
-	searchPath(t, restored, "My Outbox-1")
-	if diff := cmp.Diff(want, pgtest.Value[string](t, restored, contents)); diff != "" {
-		t.Errorf("contents after restore:\n%s", diff)
-	}
-	l := listen(t, to, "My Outbox-1")
-	if id := pgtest.Value[int64](t, restored, `insert into outbox (kind, payload) values ('d', '{}') returning id`); id != 4 {
-		t.Errorf("next id = %d, want 4", id)
-	}
-	if got := l.wakes(t); got != 1 {
-		t.Errorf("%d notifications after restore, want 1", got)
-	}
-	if applied, err := outbox.Migrate(t.Context(), restored, outbox.MigrateOptions{Schema: "My Outbox-1"}); err != nil || len(applied) != 0 {
-		t.Errorf("Migrate after restore: %v, %v", applied, err)
-	}
-	if err := refusal(t, restored, `insert into outbox (kind, payload) values ('', '{}')`); err.ConstraintName != "outbox_kind" {
-		t.Errorf("after restore a bad kind was refused by %q: %v", err.ConstraintName, err)
-	}
-}
-
 // Neither what is due nor what is dead may cost a look at the sent rows.
 func TestIndexesServeTheirQueries(t *testing.T) {
 	t.Parallel()
