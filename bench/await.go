@@ -65,8 +65,8 @@ func (l *lane) empty(ctx context.Context) (bool, error) {
 
 // warmUp sends one task, which shows that the product runs.
 func (l *lane) warmUp(ctx context.Context, p *product) error {
-	if _, err := l.rig.pool.Exec(ctx, l.named(`insert into {outbox} (kind, payload) values ($1, '{}')`), kind); err != nil {
-		return fmt.Errorf("insert a task: %w", err)
+	if err := l.add(ctx); err != nil {
+		return err
 	}
 	return l.drained(ctx, p, 1, arrival, nil)
 }

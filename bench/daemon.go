@@ -9,20 +9,16 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"strings"
-	"sync"
-	"syscall"
 	"time"
 
 	"github.com/prometheus/procfs"
+
+	"github.com/outbox-dispatcher/outbox/internal/daemon"
 )
 
 // daemonPackage is what "go build" makes the daemon from. The name, unlike a
 // path, works in every folder of the module.
 const daemonPackage = "github.com/outbox-dispatcher/outbox/cmd/dispatcher"
-
-// stopTimeout is beyond the daemon's own limit for finishing what is in hand.
-const stopTimeout = 30 * time.Second
 
 // build makes the daemon, once for a rig.
 func (r *rig) build(ctx context.Context, b *bench) error {
@@ -44,103 +40,20 @@ func (r *rig) build(ctx context.Context, b *bench) error {
 	return nil
 }
 
-// runDaemon starts the daemon on a lane. Further flags can be added.
-func (b *bench) runDaemon(ctx context.Context, l *lane, flags ...string) (*product, error) {
+// runDaemon starts the daemon on a lane.
+func (b *bench) runDaemon(ctx context.Context, l *lane) (*product, error) {
 	if err := l.rig.build(ctx, b); err != nil {
 		return nil, err
 	}
-	args := append([]string{"run", "--schema", l.schema, "--prefix", l.prefix, "--http", "off", "--log-level", "warn"}, flags...)
-	// Not of ctx, which could only kill it: close ends it.
-	cmd := exec.Command(l.rig.binary, args...) //nolint:noctx,gosec // our own binary
-	cmd.Env = append(plainEnvironment(), "DATABASE_URL="+l.rig.dsn, "NATS_URL="+l.rig.natsURL)
-	cmd.SysProcAttr = dieWithParent()
-	said := &tail{}
-	cmd.Stderr = said
-
-	p := &product{ended: make(chan struct{}), said: said}
-	started := make(chan error, 1)
-	go func() {
-		// The kernel ends the daemon with the thread that started it.
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		defer close(p.ended)
-		err := cmd.Start()
-		started <- err
-		if err == nil {
-			p.err = exited(cmd.Wait(), said)
-		}
-	}()
-	if err := <-started; err != nil {
-		return nil, fmt.Errorf("start the daemon: %w", err)
+	d, err := daemon.Start(daemon.Options{Binary: l.rig.binary, DSN: l.rig.dsn, NATSURL: l.rig.natsURL},
+		"run", "--schema", l.schema, "--prefix", l.prefix, "--wake", string(l.wake), "--http", "off", "--log-level", "warn")
+	if err != nil {
+		return nil, err
 	}
-	p.pid = cmd.Process.Pid
-	p.end = func() { terminate(cmd.Process, p.ended) }
-	return p, nil
-}
-
-// terminate asks the process to end, and kills it when it does not.
-func terminate(process *os.Process, ended <-chan struct{}) {
-	_ = process.Signal(syscall.SIGTERM) // fails only if it has ended
-	timer := time.NewTimer(stopTimeout)
-	defer timer.Stop()
-	select {
-	case <-ended:
-	case <-timer.C:
-		_ = process.Kill()
-	}
-}
-
-func exited(err error, said *tail) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("daemon: %w: %s", err, said)
-}
-
-// plainEnvironment is ours without what would change the daemon's settings.
-func plainEnvironment() []string {
-	var env []string
-	for _, v := range os.Environ() {
-		if name, _, _ := strings.Cut(v, "="); name != "DATABASE_URL" && !hasAnyPrefix(name, "OUTBOX_", "PG", "NATS_") {
-			env = append(env, v)
-		}
-	}
-	return env
-}
-
-func hasAnyPrefix(s string, prefixes ...string) bool {
-	for _, p := range prefixes {
-		if strings.HasPrefix(s, p) {
-			return true
-		}
-	}
-	return false
-}
-
-// tail keeps the last of what was written, for an error message.
-type tail struct {
-	mu   sync.Mutex
-	text []byte
-}
-
-const tailSize = 4 << 10
-
-// Write implements [io.Writer].
-func (t *tail) Write(p []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.text = append(t.text, p...)
-	if over := len(t.text) - tailSize; over > 0 {
-		t.text = append(t.text[:0], t.text[over:]...)
-	}
-	return len(p), nil
-}
-
-// String returns the last of what was written.
-func (t *tail) String() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return strings.TrimSpace(string(t.text))
+	return &product{
+		ended: d.Done(), cause: d.Err, pid: d.PID(),
+		end: func() { _ = d.Stop() }, // killed or not, its cause tells
+	}, nil
 }
 
 // usage is what a process has used so far.

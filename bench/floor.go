@@ -91,7 +91,7 @@ type steps struct {
 // neither its trigger nor its checks: what they cost is the product's. The caller
 // must close it.
 func newFloorLane(ctx context.Context, r *rig) (*lane, error) {
-	l, err := r.newSilentLane(ctx)
+	l, err := r.newLaneOf(ctx, none)
 	if err != nil {
 		return nil, err
 	}

@@ -26,19 +26,3 @@ func TestCountStatements(t *testing.T) {
 		t.Errorf("%d statements counted, want 5", got)
 	}
 }
-
-func TestTailKeepsTheEnd(t *testing.T) {
-	t.Parallel()
-	said := &tail{}
-	for range 3 {
-		if n, err := said.Write([]byte(strings.Repeat("x", tailSize-1) + "\n")); n != tailSize || err != nil {
-			t.Fatalf("Write: %d, %v", n, err)
-		}
-	}
-	if _, err := said.Write([]byte("the reason\n")); err != nil {
-		t.Fatal(err)
-	}
-	if got := said.String(); !strings.HasSuffix(got, "\nthe reason") || len(got) > tailSize {
-		t.Errorf("%d bytes are kept, ending in %q; want at most %d ending in the last line", len(got), got[len(got)-20:], tailSize)
-	}
-}

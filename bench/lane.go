@@ -23,28 +23,28 @@ const kind = "bench.task"
 type lane struct {
 	rig                    *rig
 	schema, prefix, stream string
+	// wake is how the dispatcher of this lane learns of new tasks.
+	wake dispatcher.WakeMode
 	// table is the outbox, quoted for SQL.
 	table string
 }
 
-// newLane makes a lane. The caller must close it.
-func (r *rig) newLane(ctx context.Context) (*lane, error) { return r.makeLane(ctx, false) }
+// newLane makes a lane as the product ships it. The caller must close it.
+func (r *rig) newLane(ctx context.Context) (*lane, error) { return r.newLaneOf(ctx, masked) }
 
-// newSilentLane makes a lane whose inserts notify nobody. The caller must close it.
-func (r *rig) newSilentLane(ctx context.Context) (*lane, error) { return r.makeLane(ctx, true) }
-
-func (r *rig) makeLane(ctx context.Context, noTrigger bool) (_ *lane, err error) {
+// newLaneOf makes a lane of a variant. The caller must close it.
+func (r *rig) newLaneOf(ctx context.Context, v variant) (_ *lane, err error) {
 	ctx, cancel := context.WithTimeout(ctx, setupTimeout)
 	defer cancel()
 	id := strings.ToLower(rand.Text()[:10])
-	l := &lane{rig: r, schema: "outbox_bench_" + id, prefix: "bench_" + id, stream: "BENCH_" + strings.ToUpper(id)}
+	l := &lane{rig: r, schema: "outbox_bench_" + id, prefix: "bench_" + id, stream: "BENCH_" + strings.ToUpper(id), wake: v.wake}
 	l.table = pgx.Identifier{l.schema, "outbox"}.Sanitize()
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, l.close(ctx))
 		}
 	}()
-	if err := l.migrate(ctx, noTrigger); err != nil {
+	if err := l.migrate(ctx, v); err != nil {
 		return nil, err
 	}
 	if err := dispatcher.CreateStream(ctx, r.js, l.prefix, l.stream); err != nil {
@@ -53,18 +53,28 @@ func (r *rig) makeLane(ctx context.Context, noTrigger bool) (_ *lane, err error)
 	return l, nil
 }
 
-func (l *lane) migrate(ctx context.Context, noTrigger bool) error {
+func (l *lane) migrate(ctx context.Context, v variant) error {
 	conn, err := l.rig.pool.Acquire(ctx)
 	if err != nil {
 		return fmt.Errorf("connect to PostgreSQL: %w", err)
 	}
 	defer conn.Release()
-	_, err = outbox.Migrate(ctx, conn.Conn(), outbox.MigrateOptions{Schema: l.schema, NoTrigger: noTrigger})
-	return err
+	if _, err := outbox.Migrate(ctx, conn.Conn(), outbox.MigrateOptions{Schema: l.schema, NoTrigger: v.noTrigger}); err != nil {
+		return err
+	}
+	if v.sql == "" {
+		return nil
+	}
+	if _, err := conn.Exec(ctx, l.named(v.sql)); err != nil {
+		return fmt.Errorf("make the variant %q: %w", v.name, err)
+	}
+	return nil
 }
 
-// named puts the lane's table into a statement.
-func (l *lane) named(sql string) string { return strings.ReplaceAll(sql, "{outbox}", l.table) }
+// named puts the lane's table and schema into a statement.
+func (l *lane) named(sql string) string {
+	return strings.NewReplacer("{outbox}", l.table, "{schema}", pgx.Identifier{l.schema}.Sanitize()).Replace(sql)
+}
 
 // fill inserts n tasks with payloads of about 200 bytes, and leaves the table as one that has been
 // there for a while: visible, analysed, on the disk.
@@ -95,6 +105,14 @@ func (l *lane) rest(ctx context.Context) error {
 	}
 	if err != nil {
 		return fmt.Errorf("checkpoint: %w", err)
+	}
+	return nil
+}
+
+// add inserts one task.
+func (l *lane) add(ctx context.Context) error {
+	if _, err := l.rig.pool.Exec(ctx, l.named(`insert into {outbox} (kind, payload) values ($1, '{}')`), kind); err != nil {
+		return fmt.Errorf("insert a task: %w", err)
 	}
 	return nil
 }

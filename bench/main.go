@@ -31,6 +31,7 @@ type cli struct {
 
 	Latency latencyCmd `cmd:"" help:"Time from COMMIT to delivery at a steady rate, beside the floor."`
 	Drain   drainCmd   `cmd:"" help:"Speed of sending a backlog, beside the ceilings of database and broker."`
+	Commits commitsCmd `cmd:"" help:"Speed of the writers while the dispatcher drains: without trigger, with a classic one and with the masked one."`
 	Idle    idleCmd    `cmd:"" help:"Statements and CPU of the daemon while nothing happens."`
 	Memory  memoryCmd  `cmd:"" help:"Peak memory of the daemon while it drains tasks of 1 MB."`
 }

@@ -18,15 +18,13 @@ import (
 // process, or the daemon beside it.
 type product struct {
 	stopping atomic.Bool
-	// ended is closed once it runs no more; err is why, nil after a stop.
-	ended chan struct{}
-	err   error
+	// ended is closed once it runs no more; cause tells, after that, why: nil after
+	// a stop.
+	ended <-chan struct{}
+	cause func() error
 	end   func()
 	// pid is the daemon's process, 0 for a dispatcher within this one.
 	pid int
-	// said is what the daemon logged last, nil for a dispatcher within this
-	// process.
-	said *tail
 }
 
 // close ends the product gracefully and waits for it.
@@ -34,25 +32,24 @@ func (p *product) close(context.Context) error {
 	p.stopping.Store(true)
 	p.end()
 	<-p.ended
-	return p.err
+	return p.cause()
 }
 
 // died returns an error if the product ended by itself.
 func (p *product) died() error {
 	select {
 	case <-p.ended:
-		switch {
-		case p.err != nil:
-			return fmt.Errorf("the dispatcher ended: %w", p.err)
-		case p.stopping.Load():
-		case p.said != nil:
-			return fmt.Errorf("the daemon ended without being asked to: %s", p.said)
-		default:
-			return errors.New("the dispatcher ended without being asked to")
-		}
 	default:
+		return nil
 	}
-	return nil
+	switch err := p.cause(); {
+	case err != nil:
+		return fmt.Errorf("the dispatcher ended: %w", err)
+	case p.stopping.Load():
+		return nil
+	default:
+		return errors.New("the dispatcher ended without being asked to")
+	}
 }
 
 // runProduct starts the product on a lane, in the form that the flags choose.
@@ -91,7 +88,7 @@ func runEmbedded(ctx context.Context, l *lane, o dispatcher.Observer) (*product,
 		return nil, err
 	}
 	d, err := dispatcher.New(dispatcher.Config{
-		Pool: pool, NATS: nc, Schema: l.schema, Prefix: l.prefix,
+		Pool: pool, NATS: nc, Schema: l.schema, Prefix: l.prefix, Wake: l.wake,
 		Observer: o, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
@@ -104,14 +101,15 @@ func runEmbedded(ctx context.Context, l *lane, o dispatcher.Observer) (*product,
 
 func embed(ctx context.Context, d *dispatcher.Dispatcher, pool *pgxpool.Pool, nc *nats.Conn) *product {
 	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	p := &product{ended: make(chan struct{}), end: cancel}
+	ended := make(chan struct{})
+	var cause error
 	go func() {
-		defer close(p.ended)
-		p.err = d.Run(running)
+		defer close(ended)
+		cause = d.Run(running)
 		nc.Close()
 		pool.Close()
 	}()
-	return p
+	return &product{ended: ended, cause: func() error { return cause }, end: cancel}
 }
 
 // progress counts what an embedded dispatcher settles, and takes the time of a

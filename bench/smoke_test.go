@@ -55,6 +55,15 @@ func TestDrain(t *testing.T) {
 		"drain_per_s", "drain_vs_ceiling", "claim_per_s", "publish_per_s")
 }
 
+func TestCommits(t *testing.T) {
+	pairs := runBench(t, "commits", "--writers", "2,1", "--rounds", "1", "--seconds", "0.2", "--bulk", "200")
+	positive(t, pairs, "commits_none_1", "commit_p50_ms_classic_2", "commit_p99_ms_masked_2",
+		"masked_vs_none_2", "masked_vs_classic_1", "bulk_masked_vs_none")
+	if v, err := strconv.ParseFloat(pairs["notifies_per_task_2"], 64); err != nil || v < 0 || v > 1 {
+		t.Errorf("notifies_per_task_2=%q, want 0 to 1", pairs["notifies_per_task_2"])
+	}
+}
+
 func TestDaemonScenarios(t *testing.T) {
 	positive(t, runBench(t, "drain", "--process", "--tasks", "2000", "--rounds", "1"), "drain_per_s", "drain_vs_ceiling")
 	positive(t, runBench(t, "memory", "--tasks", "3"), "drain_1mb_peak_rss_mb")
@@ -79,6 +88,7 @@ func TestWrongUseIsRefused(t *testing.T) {
 		"no tasks":          {[]string{"drain", "--tasks", "0"}, exitFailure, "--tasks"},
 		"idle elsewhere":    {[]string{"idle", "--dsn", "postgres:///x"}, exitFailure, "leave out --dsn"},
 		"unreadable dsn":    {[]string{"latency", "--dsn", "postgres://:x:y"}, exitFailure, "--dsn"},
+		"no writers":        {[]string{"commits", "--writers", "0"}, exitFailure, "--writers"},
 		"negative duration": {[]string{"idle", "--duration=-1s"}, exitFailure, "--duration"},
 	} {
 		t.Run(name, func(t *testing.T) {
