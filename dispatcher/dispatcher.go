@@ -33,6 +33,8 @@ type Dispatcher struct {
 	refusals sparing
 	// wrap, in tests, puts a publisher between that spoils answers.
 	wrap func(publisher) publisher
+	// eager, in tests, masks the notifications whenever there is work.
+	eager bool
 
 	wakes signal // there may be fresh work
 	look  signal // look at the whole table

@@ -28,6 +28,8 @@ type load struct {
 	begun   time.Time     // of this phase of polling
 	trial   time.Duration // the delay after the last phase that was not worthwhile
 	after   time.Time     // no phase before
+	// eager, in tests, begins a phase with each claim that finds work.
+	eager bool
 }
 
 // claimed notes a claim that ended now and reports whether to poll.
@@ -44,7 +46,7 @@ func (l *load) claimed(now time.Time, found int) (poll bool) {
 	switch {
 	case l.polling && l.score == 0:
 		l.end(now)
-	case !l.polling && l.score >= beginScore && !now.Before(l.after):
+	case !l.polling && (l.score >= beginScore && !now.Before(l.after) || l.eager && found > 0):
 		l.polling, l.begun, l.score = true, now, fullScore/2
 	}
 	return l.polling

@@ -12,9 +12,9 @@ import (
 // loop looks for due tasks whenever the agenda says so, until claiming ends. It
 // alone claims; workers publish and settle beside it, on inHand.
 func (d *Dispatcher) loop(claiming, inHand context.Context) {
-	l := &looker{d: d, claiming: claiming, inHand: inHand, masks: d.masks}
+	l := &looker{d: d, claiming: claiming, inHand: inHand, masks: d.masks, load: load{eager: d.eager}}
 	l.agenda.owe(time.Now(), "sweep")
-	defer l.handOver()
+	defer l.handOver(context.WithoutCancel(inHand))
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -152,13 +152,14 @@ func (l *looker) whole(why string) {
 	now := time.Now()
 	l.agenda.looked(now, now.Sub(begun), l.interval())
 	l.clock, l.clockAt = o.clock, now
-	l.saw(o.xmin)
 	if o.planned {
 		l.agenda.due = now.Add(o.next)
 	}
+	claimed := true
 	if o.due {
-		l.pass(false)
+		_, claimed = l.pass(false)
 	}
+	l.saw(o.xmin, claimed)
 }
 
 // probe asks the broker, while the circuit is open, whether it is back: first

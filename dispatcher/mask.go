@@ -23,9 +23,8 @@ package dispatcher
 //
 //  3. sets the lease to 0,
 //  4. draws a transaction id X, in a transaction of its own, after step 3,
-//  5. looks at the table again and again until the oldest transaction still running
-//     in the snapshot that it looks with is younger than X; what that last look
-//     saw is claimed,
+//  5. looks at the table, and claims what it saw, again and again until the oldest
+//     transaction that still ran in the snapshot of the look is younger than X,
 //  6. sleeps.
 //
 // Why no task is left behind by 6: say its producer read the lease before step 3,
@@ -87,7 +86,8 @@ func (m *mask) drew(x uint64) {
 	}
 }
 
-// saw notes a look with a snapshot whose oldest running transaction was xmin.
+// saw notes a look with a snapshot whose oldest running transaction was xmin, once
+// what it saw is claimed.
 func (m *mask) saw(xmin uint64) {
 	if m.stage == stageWaiting && xmin > m.barrier {
 		m.stage = stageAsleep

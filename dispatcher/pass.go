@@ -8,26 +8,26 @@ import (
 // pass claims until a claim comes back short, walking forward: each claim
 // starts where the last one ended, past the dead index entries that it left. A
 // hot pass starts a little before now, a full one at the beginning. It returns
-// how many tasks it claimed.
+// how many tasks it claimed, and whether it came to the end.
 //
 // One claim is made at a time, while others are published: two at once step
 // over each other's rows, which costs the database more than it gains.
-func (l *looker) pass(hot bool) (found int) {
+func (l *looker) pass(hot bool) (found int, whole bool) {
 	from := place{}
 	for {
 		select {
 		case <-l.claiming.Done():
-			return found
+			return found, false
 		case l.d.slots <- struct{}{}:
 		}
 		if open, _ := l.d.circuit.open(); open || l.claiming.Err() != nil {
 			<-l.d.slots
-			return found
+			return found, false
 		}
 		c := l.claim(hot, from)
 		if c == nil || len(c.tasks) == 0 {
 			<-l.d.slots
-			return found
+			return found, c != nil
 		}
 		found += len(c.tasks)
 		from = c.end
@@ -35,7 +35,7 @@ func (l *looker) pass(hot bool) (found int) {
 		// A slot is free, so a worker is.
 		l.d.work <- c
 		if !more {
-			return found
+			return found, true
 		}
 	}
 }

@@ -9,7 +9,7 @@ import (
 func (l *looker) fresh() {
 	woken := l.agenda.hot
 	l.agenda.hot = false
-	found := l.pass(true)
+	found, _ := l.pass(true)
 	now := time.Now()
 	l.pollAt = now.Add(pollPause(found))
 	switch {
@@ -48,7 +48,9 @@ func (l *looker) hold(now time.Time) {
 		l.stopPolling()
 		l.clearAt = now.Add(2 * maskLease)
 		l.failed(err)
+		return
 	}
+	failpoint("masked")
 }
 
 // stopPolling makes clearing the lease the next step, if it may be running.
@@ -82,6 +84,7 @@ func (l *looker) unmask() bool {
 		}
 		l.mask.cleared()
 		l.d.wake.setMasked(false)
+		failpoint("after-clear")
 	}
 	if l.mask.stage == stageDrawing {
 		x, err := l.d.table.draw(l.inHand)
@@ -90,16 +93,20 @@ func (l *looker) unmask() bool {
 			return false
 		}
 		l.mask.drew(x)
+		failpoint("after-draw")
 		l.drawnAt = now
 		l.agenda.owe(now, "unmask")
 	}
 	return true
 }
 
-// saw notes a look at the whole table. While older transactions run, another one
-// is wanted: soon at first, then at growing intervals, for they may run for hours.
-func (l *looker) saw(xmin uint64) {
-	l.mask.saw(xmin)
+// saw notes a look at the whole table, and a pass over what it saw. While older
+// transactions run, another one is wanted: soon at first, then at growing
+// intervals, for they may run for hours.
+func (l *looker) saw(xmin uint64, claimed bool) {
+	if claimed {
+		l.mask.saw(xmin)
+	}
 	if l.mask.stage == stageWaiting {
 		now := time.Now()
 		pause := max(time.Millisecond, now.Sub(l.drawnAt)/4)
@@ -109,11 +116,11 @@ func (l *looker) saw(xmin uint64) {
 
 // handOver asks the other dispatchers, at the end, to cover what was skipped while
 // this one held the mask. If it fails, their sweep finds it.
-func (l *looker) handOver() {
+func (l *looker) handOver(ctx context.Context) {
 	if l.mask.stage == stageAsleep {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(l.inHand), time.Second)
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	err := l.d.table.clear(ctx)
 	l.d.wake.setMasked(false)

@@ -2,7 +2,6 @@ package dispatcher
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -159,50 +158,6 @@ func TestNotificationDuringPing(t *testing.T) {
 	}
 }
 
-// stuckNotifier keeps the lock that all notifications of the cluster take, from
-// another database: its commit waits for a standby that does not exist. The
-// returned function lets it go.
-func stuckNotifier(t *testing.T, server *pgserver.Server) (release func()) {
-	t.Helper()
-	admin, stuck := pgtest.Connect(t, server.DSN("postgres")), pgtest.Connect(t, server.DSN("postgres"))
-	pgtest.Exec(t, admin, `create table elsewhere (n int)`)
-	pgtest.Exec(t, admin, `alter system set synchronous_standby_names = 'nobody'`)
-	pgtest.Exec(t, admin, `select pg_reload_conf()`)
-	pid := stuck.PgConn().PID()
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() {
-		// Until the setting has reached the server's processes, commits return.
-		for ctx.Err() == nil {
-			_, err := stuck.Exec(t.Context(), `begin; insert into elsewhere values (1); select pg_notify('elsewhere', ''); commit`)
-			if err != nil {
-				ended <- err
-				return
-			}
-		}
-		ended <- nil
-	}()
-	eventually(t, "the commit waits for a standby", func() error {
-		var event *string
-		if err := admin.QueryRow(t.Context(), `select wait_event from pg_stat_activity where pid = $1`, pid).Scan(&event); err != nil {
-			return err
-		}
-		if event == nil || *event != "SyncRep" {
-			return errors.New("it does not")
-		}
-		return nil
-	})
-	return func() {
-		t.Helper()
-		cancel()
-		pgtest.Exec(t, admin, `alter system reset synchronous_standby_names`)
-		pgtest.Exec(t, admin, `select pg_reload_conf()`)
-		if err := <-ended; err != nil {
-			t.Errorf("the stuck session: %v", err)
-		}
-	}
-}
-
 // A session of another database can keep everybody from notifying, and so the
 // canaries too. Tasks that are visible must leave all the same: those that became
 // due, and those of producers that wait for no standby and notify nobody.
@@ -217,7 +172,7 @@ func TestBlockedNotifications(t *testing.T) {
 	r.createStream(jetstream.StreamConfig{})
 	d := r.start(func(c *Config) { c.SweepInterval = 100 * time.Millisecond })
 	eventually(t, "wakes arrive", wakeIs(d, true, ""))
-	release := stuckNotifier(t, server)
+	release := pgtest.BlockNotifications(t, server)
 
 	eventually(t, "the silence is noticed", wakeIs(d, false, "no notification can be sent"))
 	r.exec(`set synchronous_commit = local`)

@@ -1,0 +1,155 @@
+package dispatcher
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/outbox-dispatcher/outbox/internal/pgtest"
+)
+
+// leaveMask sets the lease as a dispatcher would that died right then.
+func (r *rig) leaveMask() {
+	r.t.Helper()
+	r.exec(`select setval('outbox_mask', (extract(epoch from clock_timestamp()) * 1000)::bigint + 4000)`)
+}
+
+// masked is the rest of the lease in ms, zero or less if it is not running.
+func (r *rig) masked() int64 {
+	r.t.Helper()
+	return query[int64](r, `select last_value - (extract(epoch from clock_timestamp()) * 1000)::bigint from outbox_mask`)
+}
+
+// A dispatcher that starts covers for one that died: it clears the lease, and waits
+// for a transaction that skipped its notification, however long that takes. There
+// is no sweep, and nothing else wakes it.
+func TestStartCoversForADeadDispatcher(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.leaveMask()
+	slow := pgtest.Connect(t, r.dsn)
+	if _, err := slow.Exec(t.Context(), `begin; insert into outbox (kind, payload) values ('slow', '{}')`); err != nil {
+		t.Fatal(err)
+	}
+	d := r.start()
+	eventually(t, "the lease is cleared", func() error {
+		if n := query[int64](r, `select last_value from outbox_mask`); n != 0 {
+			return fmt.Errorf("it is %d", n)
+		}
+		return nil
+	})
+	eventually(t, "wakes arrive", healthyWake(d))
+	r.insert("quick", `{}`)
+	r.awaitSettled()
+	if _, err := slow.Exec(t.Context(), `commit`); err != nil {
+		t.Fatal(err)
+	}
+	r.awaitSettled()
+}
+
+// The lease of a dead dispatcher runs out, and the sweep of another finds what was
+// skipped under it.
+func TestSweepFindsWhatADeadDispatcherSkipped(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	d := r.start(func(c *Config) { c.SweepInterval = 300 * time.Millisecond })
+	eventually(t, "wakes arrive", healthyWake(d))
+	eventually(t, "a task skips its notification", func() error {
+		r.leaveMask()
+		r.insert("skipped", `{}`)
+		if r.masked() <= 0 {
+			return errors.New("too slow")
+		}
+		return nil
+	})
+	r.awaitSettled()
+	if n := see(r.observer, func(w *watcher) int { return w.wakes["sweep"] }); n == 0 {
+		t.Error("something else than the sweep found it")
+	}
+}
+
+// Under load the notifications are masked; soon after it they are not, and a task
+// wakes the dispatcher again.
+func TestLoadMasksTheNotifications(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	d := r.start()
+	eventually(t, "wakes arrive", healthyWake(d))
+	eventually(t, "the notifications are masked", func() error {
+		for range 20 {
+			r.insert("steady", `{}`)
+		}
+		if n := r.masked(); n <= 0 || !d.Health().Wake.Masked {
+			return fmt.Errorf("the lease ended %d ms ago; %+v", -n, d.Health().Wake)
+		}
+		return nil
+	})
+	eventually(t, "they are no more", func() error {
+		if n := query[int64](r, `select last_value from outbox_mask`); n != 0 || d.Health().Wake.Masked {
+			return fmt.Errorf("the lease is %d; %+v", n, d.Health().Wake)
+		}
+		return nil
+	})
+	woken := see(r.observer, func(w *watcher) int { return w.wakes["notify"] })
+	r.insert("late", `{}`)
+	r.awaitSettled()
+	if n := see(r.observer, func(w *watcher) int { return w.wakes["notify"] }); n == woken {
+		t.Error("no notification woke it")
+	}
+}
+
+// While the broker is away nothing is polled, and the mask is not held.
+func TestNoMaskWhileTheBrokerIsAway(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	d := r.make()
+	d.eager = true
+	run := r.run(d)
+	eventually(t, "wakes arrive", healthyWake(run))
+	r.nats.Stop(t)
+	eventually(t, "the circuit is open, the mask not held", func() error {
+		r.insert("waiting", `{}`)
+		h := run.Health()
+		if n := query[int64](r, `select last_value from outbox_mask`); n != 0 || h.Wake.Masked || !h.Circuit.Open {
+			return fmt.Errorf("the lease is %d; %+v", n, h)
+		}
+		return nil
+	})
+	r.nats.Restart(t)
+	r.awaitSettled()
+}
+
+// A dispatcher that stops while it holds the mask asks the others to look for what
+// was skipped: one that sleeps, with no sweep, and a transaction that is open.
+func TestStopHandsTheMaskOver(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	other := r.start()
+	eventually(t, "wakes arrive", healthyWake(other))
+	d := r.make()
+	d.eager = true
+	polling := r.run(d)
+	slow := pgtest.Connect(t, r.dsn)
+	eventually(t, "a transaction skips its notification", func() error {
+		r.insert("steady", `{}`)
+		if _, err := slow.Exec(t.Context(), `begin; insert into outbox (kind, payload) values ('slow', '{}')`); err != nil {
+			t.Fatal(err)
+		}
+		if r.masked() > 0 && polling.Health().Wake.Masked && !other.Health().Wake.Masked {
+			return nil
+		}
+		if _, err := slow.Exec(t.Context(), `rollback`); err != nil {
+			t.Fatal(err)
+		}
+		return errors.New("the notifications are not masked")
+	})
+	polling.halt()
+	if n := query[int64](r, `select last_value from outbox_mask`); n != 0 {
+		t.Errorf("the lease is %d after the stop", n)
+	}
+	if _, err := slow.Exec(t.Context(), `commit`); err != nil {
+		t.Fatal(err)
+	}
+	r.awaitSettled()
+}

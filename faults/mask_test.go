@@ -1,0 +1,120 @@
+package faults
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/outbox-dispatcher/outbox/internal/pgtest"
+)
+
+// A dispatcher dies with the notifications masked, or on its way back to sleep,
+// while transactions that skipped their notification are open. Another one runs
+// beside it, which may die there, too. Sweeps are switched off: the next start has
+// to find the tasks.
+func TestKilledWithTheMask(t *testing.T) {
+	t.Parallel()
+	// The first time that the lease is cleared is at the start.
+	for _, point := range []string{"masked#1", "after-clear#2", "after-draw#2"} {
+		t.Run(point, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			daemons := []*daemon{r.start(noSweep, "OUTBOX_FAILPOINT="+point), r.start(noSweep, "OUTBOX_FAILPOINT="+point)}
+			r.awaitListeners(2)
+			finish := r.produce(t.Context(), 32)
+			var dead *daemon
+			select {
+			case <-daemons[0].done:
+				dead = daemons[0]
+			case <-daemons[1].done:
+				dead = daemons[1]
+			case <-time.After(patience):
+				t.Fatal("the failpoint was not reached")
+			}
+			if s := dead.await(); !s.Signaled() || s.Signal() != syscall.SIGKILL {
+				t.Fatalf("the daemon ended otherwise: %v", s)
+			}
+			finish()
+			r.start(noSweep)
+			r.awaitSent()
+			r.checkStored()
+		})
+	}
+}
+
+const noSweep = "OUTBOX_SWEEP_INTERVAL=10m"
+
+// Dispatchers are killed at random under the same load, with no sweep at all.
+func TestKilledAtRandomWithTheMask(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	daemons := []*daemon{r.start(noSweep), r.start(noSweep)}
+	r.awaitListeners(2)
+	finish := r.produce(t.Context(), 32)
+	for range 8 {
+		before := r.count(`select count(*) from outbox where sent_at is not null`)
+		eventually(t, "tasks flow", func() error {
+			if n := r.count(`select count(*) from outbox where sent_at is not null`); n < before+200 {
+				return fmt.Errorf("%d tasks since", n-before)
+			}
+			return nil
+		})
+		i := rand.N(len(daemons))
+		daemons[i].kill()
+		daemons[i] = r.start(noSweep)
+	}
+	finish()
+	r.awaitSent()
+	r.checkStored()
+}
+
+func (r *rig) awaitListeners(want int) {
+	r.t.Helper()
+	eventually(r.t, "they listen", func() error {
+		if n := r.count(`select count(*) from pg_stat_activity where datname = current_database() and query like 'listen %'`); n < want {
+			return fmt.Errorf("%d listeners", n)
+		}
+		return nil
+	})
+}
+
+// produce inserts tasks from n connections in transactions that stay open for a
+// while, until the returned function is called, which waits for their end.
+func (r *rig) produce(ctx context.Context, n int) (finish func()) {
+	ctx, stop := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	for range n {
+		conn := pgtest.Connect(r.t, r.dsn)
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				if err := produceSlowly(conn); err != nil {
+					r.t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	return func() {
+		stop()
+		wg.Wait()
+	}
+}
+
+func produceSlowly(conn *pgx.Conn) error {
+	ctx := context.Background() // a transaction is finished
+	tx, err := conn.Begin(ctx)
+	if err != nil {
+		return fmt.Errorf("begin: %w", err)
+	}
+	if _, err := tx.Exec(ctx, `insert into outbox (kind, payload) values ('slow', '{}')`); err != nil {
+		return fmt.Errorf("insert: %w", err)
+	}
+	time.Sleep(rand.N(30 * time.Millisecond))
+	return tx.Commit(ctx)
+}
