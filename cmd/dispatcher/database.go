@@ -46,6 +46,7 @@ const (
 	insufficientPrivilege = "42501"
 	undefinedTable        = "42P01"
 	queryCanceled         = "57014"
+	lockNotAvailable      = "55P03"
 )
 
 // pgCode is the code of an error of the server, "" for any other.

@@ -53,10 +53,14 @@ type databaseState struct {
 }
 
 type wakeState struct {
-	Source  string     `json:"source"`
-	Healthy bool       `json:"healthy"`
-	Detail  string     `json:"detail,omitempty"`
-	Since   *time.Time `json:"since,omitempty"`
+	Source  string `json:"source"`
+	Healthy bool   `json:"healthy"`
+	// Detail says why it is not healthy, or what could be better.
+	Detail string `json:"detail,omitempty"`
+	// Masked is set while this process polls under load and has masked the
+	// notifications.
+	Masked bool       `json:"masked"`
+	Since  *time.Time `json:"since,omitempty"`
 }
 
 type circuitState struct {
@@ -78,7 +82,7 @@ func readinessOf(h dispatcher.Health, stopping bool) readiness {
 		Running:  h.Running,
 		Stopping: stopping,
 		Database: databaseState{OK: h.Database == nil, Error: errorText(h.Database)},
-		Wake:     wakeState{Source: string(h.Wake.Source), Healthy: h.Wake.Healthy, Detail: h.Wake.Detail, Since: since(h.Wake.Since)},
+		Wake:     wakeState{Source: string(h.Wake.Source), Healthy: h.Wake.Healthy, Detail: h.Wake.Detail, Masked: h.Wake.Masked, Since: since(h.Wake.Since)},
 		Circuit:  circuitState{Open: h.Circuit.Open, Cause: errorText(h.Circuit.Cause), Since: since(h.Circuit.Since)},
 		Stream:   make([]streamFindings, 0, len(h.Stream)),
 	}

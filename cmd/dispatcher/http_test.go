@@ -49,6 +49,8 @@ func TestReadyz(t *testing.T) {
 		"starting":      {func(h *fixedHealth) { h.Running = false }, false, `"running":false`},
 		"database":      {func(h *fixedHealth) { h.Database = errors.New("connection\n\trefused") }, false, `"error":"connection; refused"`},
 		"degraded wake": {func(h *fixedHealth) { h.Wake.Healthy, h.Wake.Detail = false, "no canary" }, true, `"detail":"no canary"`},
+		"remark":        {func(h *fixedHealth) { h.Wake.Detail = "older trigger" }, true, `"healthy":true,"detail":"older trigger","masked":false`},
+		"masked":        {func(h *fixedHealth) { h.Wake.Masked = true }, true, `"healthy":true,"masked":true,"since"`},
 		"open circuit": {func(h *fixedHealth) {
 			h.Circuit = dispatcher.CircuitHealth{Open: true, Cause: errors.New("gone"), Since: since}
 		}, false, `"cause":"gone","since":"2026-05-06T07:08:09Z"`},

@@ -126,7 +126,8 @@ func (m *metrics) Released(tasks int, _ error) { m.released.Add(float64(tasks)) 
 // healthCollector turns a snapshot of the health into gauges at each scrape.
 type healthCollector struct {
 	health                    healthSource
-	sourceUp, circuit, ready  *prometheus.Desc
+	sourceUp, masked          *prometheus.Desc
+	circuit, ready            *prometheus.Desc
 	streamFindings, connected *prometheus.Desc
 }
 
@@ -137,6 +138,7 @@ func newHealthCollector(h healthSource) *healthCollector {
 	return &healthCollector{
 		health:         h,
 		sourceUp:       desc("outbox_source_up", "Whether wakes are known to arrive.", "source"),
+		masked:         desc("outbox_wake_masked", "Whether this process polls under load and has masked the notifications."),
 		circuit:        desc("outbox_circuit_open", "Whether the broker is taken to be unavailable."),
 		ready:          desc("outbox_ready", "Whether tasks can flow."),
 		connected:      desc("outbox_database_up", "Whether the last statement on the database succeeded."),
@@ -154,6 +156,7 @@ func (c *healthCollector) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
 	gauge(c.sourceUp, number(h.Wake.Healthy), string(h.Wake.Source))
+	gauge(c.masked, number(h.Wake.Masked))
 	gauge(c.circuit, number(h.Circuit.Open))
 	gauge(c.ready, number(h.Ready()))
 	gauge(c.connected, number(h.Database == nil))

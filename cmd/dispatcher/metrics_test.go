@@ -102,7 +102,7 @@ func TestEndToEndLatency(t *testing.T) {
 
 func TestHealthMetrics(t *testing.T) {
 	down := healthy()
-	down.Wake.Healthy = false
+	down.Wake.Healthy, down.Wake.Masked = false, true
 	down.Circuit.Open = true
 	down.Stream = []dispatcher.Finding{{Severity: dispatcher.SeverityWarning}}
 	reg := prometheus.NewPedanticRegistry()
@@ -124,6 +124,9 @@ outbox_source_up{source="notify"} 0
 # TYPE outbox_stream_findings gauge
 outbox_stream_findings{severity="error"} 0
 outbox_stream_findings{severity="warning"} 1
+# HELP outbox_wake_masked Whether this process polls under load and has masked the notifications.
+# TYPE outbox_wake_masked gauge
+outbox_wake_masked 1
 `
 	if err := testutil.GatherAndCompare(reg, strings.NewReader(want)); err != nil {
 		t.Error(err)
@@ -153,7 +156,7 @@ func TestMetricNames(t *testing.T) {
 	for _, name := range []string{
 		"outbox_published_total", "outbox_duplicates_total", "outbox_dead_total", "outbox_claim_seconds_bucket",
 		"outbox_publish_seconds_bucket", `outbox_end_to_end_seconds_bucket{le="0.00025"}`, "outbox_claims_total",
-		"outbox_released_total", "outbox_wakes_total", `outbox_source_up{source="notify"} 1`, "outbox_circuit_open 0",
+		"outbox_released_total", "outbox_wakes_total", `outbox_source_up{source="notify"} 1`, "outbox_circuit_open 0", "outbox_wake_masked 0",
 		"outbox_ready 1", "outbox_build_info{", "go_goroutines", "process_resident_memory_bytes",
 	} {
 		if !strings.Contains(body, name) {

@@ -71,8 +71,10 @@ func (c count) String() string {
 
 // wakeReport tells whether wakes can arrive, seen from here.
 type wakeReport struct {
-	// Trigger is "enabled", "disabled" or "missing".
+	// Trigger is "enabled", "disabled", "missing", "older version" (it notifies
+	// under load, too) or "unknown version".
 	Trigger string `json:"trigger"`
+	Mask    mask   `json:"mask"`
 	// RoundTripMS is how long a test notification took; null if none came.
 	RoundTripMS *float64 `json:"round_trip_ms"`
 	// Problem says why none came.
@@ -131,11 +133,8 @@ func (s *status) print(w io.Writer) {
 	fmt.Fprintf(t, "sent\t%s\tand not deleted yet\n", s.Tasks.Sent)
 	fmt.Fprintf(t, "next due\t%s\n", cmp.Or(ago("in ", s.NextDueSeconds), "-"))
 	fmt.Fprintf(t, "dispatchers\t%s\n", s.Dispatchers)
-	remedy := ""
-	if s.Wake.Trigger != "enabled" {
-		remedy = "only polling finds new tasks; to wake by it run " + migrateUp(s.Schema)
-	}
-	fmt.Fprintf(t, "trigger\t%s\t%s\n", s.Wake.Trigger, remedy)
+	fmt.Fprintf(t, "trigger\t%s\t%s\n", s.Wake.Trigger, s.triggerRemedy())
+	fmt.Fprintf(t, "mask\t%s\t%s\n", s.Wake.Mask.State, s.Wake.Mask.words(s.Schema))
 	if s.Wake.RoundTripMS != nil {
 		fmt.Fprintf(t, "notifications\tarrive\tround trip %.1f ms, queue %.1f %% full\n", *s.Wake.RoundTripMS, 100*s.Wake.QueueUsage)
 	} else {

@@ -1,16 +1,26 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"net/url"
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/outbox-dispatcher/outbox/internal/natstest"
+	"github.com/outbox-dispatcher/outbox/internal/pgserver"
 	"github.com/outbox-dispatcher/outbox/internal/pgtest"
 )
 
 func statusOf(t *testing.T, dsn, schema string) (sessions, string) {
+	t.Helper()
+	s, text := fullStatus(t, dsn, schema)
+	return s.Dispatchers, text
+}
+
+func fullStatus(t *testing.T, dsn, schema string) (status, string) {
 	t.Helper()
 	vars := []string{"DATABASE_URL=" + dsn, "OUTBOX_SCHEMA=" + schema}
 	var out, text strings.Builder
@@ -24,7 +34,80 @@ func statusOf(t *testing.T, dsn, schema string) (sessions, string) {
 	if code := run(t.Context(), []string{"status"}, vars, &text, &text); code != exitOK {
 		t.Fatalf("status: exit code %d: %s", code, text.String())
 	}
-	return s.Dispatchers, text.String()
+	return s, text.String()
+}
+
+// asRole makes a role, until the end of the test, and returns its address. Each
+// %s of the grants is the role's name.
+func asRole(t *testing.T, dsn, grants string) string {
+	t.Helper()
+	admin := pgtest.Connect(t, dsn)
+	role := "status_" + pgtest.Value[string](t, admin, "select current_database()::text")
+	pgtest.Exec(t, admin, "create role "+role+" login; "+strings.ReplaceAll(grants, "%s", role))
+	t.Cleanup(func() {
+		ctx := context.WithoutCancel(t.Context())
+		conn, err := pgx.Connect(ctx, dsn)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer func() { _ = conn.Close(ctx) }()
+		if _, err := conn.Exec(ctx, "drop owned by "+role+"; drop role "+role); err != nil {
+			t.Error(err)
+		}
+	})
+	u, err := url.Parse(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := u.Query()
+	q.Set("user", role)
+	u.User, u.RawQuery = nil, q.Encode()
+	return u.String()
+}
+
+// Whoever may read the outbox sees the mask; a role that may not read the lease
+// is told so, and sees the rest.
+func TestStatusShowsTheMask(t *testing.T) {
+	t.Parallel()
+	dsn := pgtest.NewDB(t)
+	reader := asRole(t, dsn, `grant select on all tables in schema public to %s`)
+	conn := pgtest.Connect(t, dsn)
+	eventually(t, "the mask is held", func() bool {
+		// A slow machine may take longer than the lease lasts.
+		pgtest.Exec(t, conn, `select setval('outbox_mask', (extract(epoch from clock_timestamp()) * 1000)::bigint + 4900)`)
+		s, text := fullStatus(t, reader, "public")
+		m := s.Wake.Mask
+		if m.State != "held" || !strings.Contains(text, "masked by a polling dispatcher for another ") {
+			return false
+		}
+		if m.RemainingMS == nil || *m.RemainingMS < 1 || *m.RemainingMS > 4900 {
+			t.Fatalf("%+v", m)
+		}
+		return true
+	})
+	pgtest.Exec(t, conn, `select setval('outbox_mask', 0)`)
+	if s, text := fullStatus(t, reader, "public"); s.Wake.Mask.State != "open" || s.Wake.Mask.RemainingMS != nil {
+		t.Errorf("%+v\n%s", s.Wake.Mask, text)
+	}
+	pgtest.Exec(t, conn, `revoke select on sequence outbox_mask from public`)
+	s, text := fullStatus(t, reader, "public")
+	if s.Wake.Mask.State != "unknown" || !strings.Contains(text, `grant select on sequence "public"."outbox_mask"`) || s.Wake.RoundTripMS == nil {
+		t.Errorf("%+v\n%s", s.Wake, text)
+	}
+}
+
+// A session that keeps everybody from notifying does not hold up the status.
+func TestStatusWithBlockedNotifications(t *testing.T) {
+	t.Parallel()
+	server := pgtest.OwnServer(t, pgserver.Options{})
+	dsn := server.DSN("postgres")
+	pgtest.Migrate(t, dsn, "public")
+	defer pgtest.BlockNotifications(t, server)()
+	s, text := fullStatus(t, dsn, "public")
+	if s.Wake.RoundTripMS != nil || !strings.Contains(text, "holds the lock that all notifications") {
+		t.Errorf("%+v\n%s", s.Wake, text)
+	}
 }
 
 // Each outbox of a database has its own dispatchers, whoever counts them: a
@@ -33,25 +116,16 @@ func TestStatusCountsItsOwnDispatchers(t *testing.T) {
 	t.Parallel()
 	dsn, s := pgtest.NewDB(t), natstest.Listening(t)
 	const polled, idle = "Übung 2", "nobody_here"
-	admin := pgtest.Connect(t, dsn)
-	role := "status_" + pgtest.Value[string](t, admin, "select current_database()::text")
-	pgtest.Exec(t, admin, "create role "+role+" login")
-	defer pgtest.Exec(t, admin, "drop owned by "+role+"; drop role "+role)
+	var grants strings.Builder
 	for _, schema := range []string{polled, idle, "public"} {
 		pgtest.Migrate(t, dsn, schema)
-		pgtest.Exec(t, admin, `grant usage on schema "`+schema+`" to `+role+`; grant select on all tables in schema "`+schema+`" to `+role)
+		grants.WriteString(`grant usage on schema "` + schema + `" to %s; grant select on all tables in schema "` + schema + `" to %s;`)
 	}
+	reader := asRole(t, dsn, grants.String())
 	awaitReady(t, start(t, runEnv(dsn, s), "run"))
 	awaitReady(t, start(t, runEnv(dsn, s, "OUTBOX_SCHEMA="+polled), "run", "--wake=poll"))
 
-	u, err := url.Parse(dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	q := u.Query()
-	q.Set("user", role)
-	u.User, u.RawQuery = nil, q.Encode()
-	for who, dsn := range map[string]string{"owner": dsn, "reader": u.String()} {
+	for who, dsn := range map[string]string{"owner": dsn, "reader": reader} {
 		// Two programs are ready, so both have claimed, and the first listens
 		// or is about to.
 		eventually(t, who+" sees one that listens", func() bool {

@@ -51,6 +51,8 @@ func (c *statusCmd) read(ctx context.Context, a *app, logger *slog.Logger) (*sta
 		{"the dead letters", r.dead},
 		{"the sent tasks", r.sent},
 		{"the sessions", r.sessions},
+		{"the insert trigger", r.trigger},
+		{"the mask", r.mask},
 	} {
 		err := part.read(ctx, s)
 		if pgCode(err) == undefinedTable {
@@ -189,21 +191,19 @@ func (r *statusReader) estimate(ctx context.Context, where string) (int64, error
 // sessionsQuery counts by application name. It takes that of this session
 // without its suffix, because the server may have changed characters of it.
 const sessionsQuery = `
-with ours as (select left(current_setting('application_name'), -length($2::text)) as name),
-wake as (
-  select t.tgenabled
-    from pg_trigger t join pg_class c on c.oid = t.tgrelid join pg_namespace n on n.oid = c.relnamespace
-   where n.nspname = $1 and c.relname = 'outbox' and t.tgname = 'outbox_notify')
-select count(*) filter (where application_name = ours.name || $3),
+with ours as (select left(current_setting('application_name'), -length($1::text)) as name)
+select count(*) filter (where application_name = ours.name || $2),
        count(*) filter (where application_name = ours.name),
-       coalesce((select case when tgenabled in ('O', 'A') then 'enabled' else 'disabled' end from wake), 'missing'),
        pg_notification_queue_usage()
   from ours left join pg_stat_activity on datname = current_database()`
 
 func (r *statusReader) sessions(ctx context.Context, s *status) error {
-	return r.conn.QueryRow(ctx, sessionsQuery, r.schema, statusSuffix, listenSuffix).
-		Scan(&s.Dispatchers.Listening, &s.Dispatchers.Connections, &s.Wake.Trigger, &s.Wake.QueueUsage)
+	return r.conn.QueryRow(ctx, sessionsQuery, statusSuffix, listenSuffix).
+		Scan(&s.Dispatchers.Listening, &s.Dispatchers.Connections, &s.Wake.QueueUsage)
 }
+
+// notifyQuery must not hang: a commit that notifies waits for all others that do.
+const notifyQuery = `select set_config('synchronous_commit', 'off', true), set_config('lock_timeout', '1000', true), pg_notify($1, '')`
 
 // roundTrip listens where a dispatcher would, on a channel of its own, and
 // sends from where a producer would.
@@ -218,7 +218,10 @@ func roundTrip(ctx context.Context, from *pgx.Conn, listen *pgx.ConnConfig) (tim
 		return 0, fmt.Errorf("listen: %w", err)
 	}
 	begun := time.Now()
-	if _, err := from.Exec(ctx, "select pg_notify($1, '')", channel); err != nil {
+	if _, err := from.Exec(ctx, notifyQuery, channel); err != nil {
+		if pgCode(err) == lockNotAvailable {
+			return 0, errors.New("another session, perhaps of another database, holds the lock that all notifications of the server take: pg_locks shows it (locktype object, database 0), it may be a commit that waits for a synchronous standby")
+		}
 		return 0, fmt.Errorf("notify: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, roundTripTimeout)
