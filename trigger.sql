@@ -63,8 +63,10 @@ begin
 end
 $$;
 
--- The condition reads the sequence with the rights of the producer. A restore
--- without privileges takes the right away, and every INSERT would fail.
+-- The condition reads the sequence with the rights of the producer. It is a time
+-- and nothing else, and only a role with UPDATE can set it. The right is granted
+-- here, where it is needed, because a restore without privileges takes it away,
+-- and every INSERT would fail.
 do $$
 begin
   if not pg_catalog.has_sequence_privilege('public', 'outbox_mask', 'select') then

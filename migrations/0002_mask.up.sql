@@ -6,7 +6,3 @@ create sequence outbox_mask as bigint minvalue 0 start with 0;
 
 comment on sequence outbox_mask is
 'lease of polling dispatchers: until this server time, in ms since 1970, the insert trigger need not notify';
-
--- The condition of the insert trigger reads it with the rights of the producer.
--- It is a time and nothing else; only a role with UPDATE can set it.
-grant select on sequence outbox_mask to public;
