@@ -107,15 +107,41 @@ func TestNoMaskWhileTheBrokerIsAway(t *testing.T) {
 	d.eager = true
 	run := r.run(d)
 	eventually(t, "wakes arrive", healthyWake(run))
+	// A producer that goes on, so that it happens under load.
+	producer, ctx := pgtest.Connect(t, r.dsn), t.Context()
+	stop, stopped := make(chan struct{}), make(chan error, 1)
+	go func() {
+		for {
+			select {
+			case <-stop:
+				stopped <- nil
+				return
+			default:
+			}
+			if _, err := producer.Exec(ctx, `insert into outbox (kind, payload) values ('waiting', '{}')`); err != nil {
+				stopped <- err
+				return
+			}
+		}
+	}()
+	eventually(t, "the mask is held", func() error {
+		if !run.Health().Wake.Masked {
+			return errors.New("it is not")
+		}
+		return nil
+	})
 	r.nats.Stop(t)
 	eventually(t, "the circuit is open, the mask not held", func() error {
-		r.insert("waiting", `{}`)
 		h := run.Health()
 		if n := query[int64](r, `select last_value from outbox_mask`); n != 0 || h.Wake.Masked || !h.Circuit.Open {
 			return fmt.Errorf("the lease is %d; %+v", n, h)
 		}
 		return nil
 	})
+	close(stop)
+	if err := <-stopped; err != nil {
+		t.Fatal(err)
+	}
 	r.nats.Restart(t)
 	r.awaitSettled()
 }

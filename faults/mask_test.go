@@ -27,20 +27,29 @@ func TestKilledWithTheMask(t *testing.T) {
 			r := newRig(t)
 			daemons := []*daemon{r.start(noSweep, "OUTBOX_FAILPOINT="+point), r.start(noSweep, "OUTBOX_FAILPOINT="+point)}
 			r.awaitListeners(2)
-			finish := r.produce(t.Context(), 32)
+			conns := r.producers(32)
 			var dead *daemon
-			select {
-			case <-daemons[0].done:
-				dead = daemons[0]
-			case <-daemons[1].done:
-				dead = daemons[1]
-			case <-time.After(patience):
-				t.Fatal("the failpoint was not reached")
+			// In bursts, so that they find their way back to sleep.
+			for i := 0; dead == nil; i++ {
+				finish := func() {}
+				if i%2 == 0 {
+					finish = r.produce(conns)
+				}
+				select {
+				case <-daemons[0].done:
+					dead = daemons[0]
+				case <-daemons[1].done:
+					dead = daemons[1]
+				case <-time.After(200 * time.Millisecond):
+				}
+				finish()
+				if i == 400 {
+					t.Fatal("the failpoint was not reached")
+				}
 			}
 			if s := dead.await(); !s.Signaled() || s.Signal() != syscall.SIGKILL {
 				t.Fatalf("the daemon ended otherwise: %v", s)
 			}
-			finish()
 			r.start(noSweep)
 			r.awaitSent()
 			r.checkStored()
@@ -56,7 +65,7 @@ func TestKilledAtRandomWithTheMask(t *testing.T) {
 	r := newRig(t)
 	daemons := []*daemon{r.start(noSweep), r.start(noSweep)}
 	r.awaitListeners(2)
-	finish := r.produce(t.Context(), 32)
+	finish := r.produce(r.producers(32))
 	for range 8 {
 		before := r.count(`select count(*) from outbox where sent_at is not null`)
 		eventually(t, "tasks flow", func() error {
@@ -84,13 +93,20 @@ func (r *rig) awaitListeners(want int) {
 	})
 }
 
-// produce inserts tasks from n connections in transactions that stay open for a
-// while, until the returned function is called, which waits for their end.
-func (r *rig) produce(ctx context.Context, n int) (finish func()) {
-	ctx, stop := context.WithCancel(ctx)
-	var wg sync.WaitGroup
+func (r *rig) producers(n int) (conns []*pgx.Conn) {
+	r.t.Helper()
 	for range n {
-		conn := pgtest.Connect(r.t, r.dsn)
+		conns = append(conns, pgtest.Connect(r.t, r.dsn))
+	}
+	return conns
+}
+
+// produce inserts tasks in transactions that stay open for a while, until the
+// returned function is called, which waits for their end.
+func (r *rig) produce(conns []*pgx.Conn) (finish func()) {
+	ctx, stop := context.WithCancel(r.t.Context())
+	var wg sync.WaitGroup
+	for _, conn := range conns {
 		wg.Go(func() {
 			for ctx.Err() == nil {
 				if err := produceSlowly(conn); err != nil {
