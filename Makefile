@@ -10,7 +10,7 @@ help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
 
 setup: ## find or install what the tests and the demo need
-	@scripts/setup.sh postgres compiler
+	@scripts/setup.sh postgres compiler pgbouncer
 
 # Without cgo the program is one static file that runs on any Linux.
 build: ## build bin/dispatcher

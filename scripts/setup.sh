@@ -2,9 +2,10 @@
 # Finds or installs what a make target needs: any of
 #   postgres   the server binaries of PostgreSQL 14 or newer
 #   compiler   a C compiler, for the race detector
+#   pgbouncer  PgBouncer, for the tests of listening through a pooler
 #   npm        for the SQL linter
 # It installs packages with the system's package manager, as root or through
-# "sudo -n", and nothing else: no cluster is made, started or changed. Where it
+# "sudo -n", and nothing else: no cluster is made, no service is started. Where it
 # cannot, it says in one line what to do.
 set -eu
 cd "$(dirname "$0")/.."
@@ -109,6 +110,28 @@ setup_compiler() {
 	optional "no C compiler ($cc) for the race detector: run \"$(by_hand 'gcc libc6-dev' gcc 'gcc musl-dev' gcc)\""
 }
 
+have_pgbouncer() { command -v pgbouncer >/dev/null || [ -x /usr/sbin/pgbouncer ]; }
+
+# Debian starts a service along with the program. It is told not to, for the time
+# of this installation only.
+install_pgbouncer() (
+	policy=/usr/sbin/policy-rc.d
+	if [ "$(manager)" = apt-get ] && [ ! -e "$policy" ] && as_root true; then
+		trap 'as_root rm -f "$policy"' EXIT
+		printf '#!/bin/sh\nexit 101\n' | as_root tee "$policy" >/dev/null
+		as_root chmod +x "$policy"
+	fi
+	packages pgbouncer pgbouncer pgbouncer pgbouncer
+)
+
+# Some systems have no package of it, and nothing else depends on it: the tests
+# that need it say that they were skipped, also in CI.
+setup_pgbouncer() {
+	have_pgbouncer && return
+	install_pgbouncer && have_pgbouncer && return
+	say "no PgBouncer for the tests of poolers: run \"$(by_hand pgbouncer pgbouncer pgbouncer pgbouncer)\"; going on without it"
+}
+
 setup_npm() {
 	command -v npm >/dev/null && return
 	packages npm npm npm node && command -v npm >/dev/null && return
@@ -127,7 +150,7 @@ optional() {
 command -v go >/dev/null || die "no Go: install Go 1.26 or newer from https://go.dev/dl"
 for what; do
 	case $what in
-	postgres | compiler | npm) "setup_$what" ;;
-	*) die "cannot set up \"$what\": say postgres, compiler or npm" ;;
+	postgres | compiler | pgbouncer | npm) "setup_$what" ;;
+	*) die "cannot set up \"$what\": say postgres, compiler, pgbouncer or npm" ;;
 	esac
 done
