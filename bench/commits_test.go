@@ -73,45 +73,57 @@ func TestNotificationsOfTheTriggerAreCounted(t *testing.T) {
 		lease   bool
 		want    int
 	}{{none, false, 0}, {classic, false, 3}, {classic, true, 3}, {masked, false, 3}, {masked, true, 0}} {
-		l, err := r.newLaneOf(ctx, c.variant)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer closed(t, l)
-		n, err := countNotified(ctx, l)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer closed(t, n)
-		if c.lease {
-			hold := `select setval('{schema}.outbox_mask', (extract(epoch from clock_timestamp()) * 1000 + 4000)::bigint)`
-			if _, err := r.pool.Exec(ctx, l.named(hold)); err != nil {
-				t.Fatal(err)
-			}
-		}
-		for range 2 {
-			if err := l.add(ctx); err != nil {
-				t.Fatal(err)
-			}
-		}
-		// Two statements of one transaction, which notifies once; and what a
-		// dispatcher tells itself.
-		err = pgx.BeginFunc(ctx, r.pool, func(tx pgx.Tx) error {
-			for range 2 {
-				if _, err := tx.Exec(ctx, l.named(writeSQL), kind, payload); err != nil {
-					return err
-				}
-			}
-			_, err := tx.Exec(ctx, "select pg_notify($1, 'canary')", n.channel)
-			return err
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got, err := n.total(ctx); err != nil || got != c.want {
-			t.Errorf("%s, lease %v: %d transactions notified (%v), want %d", c.variant.name, c.lease, got, err, c.want)
+		if got := countInserts(t, r, c.variant, c.lease); got != c.want {
+			t.Errorf("%s, lease %v: %d transactions notified, want %d", c.variant.name, c.lease, got, c.want)
 		}
 	}
+}
+
+// countInserts counts the notifications of two inserts and of a transaction with
+// two more.
+func countInserts(t *testing.T, r *rig, v variant, lease bool) int {
+	t.Helper()
+	ctx := t.Context()
+	l, err := r.newLaneOf(ctx, v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closed(t, l)
+	n, err := countNotified(ctx, l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closed(t, n)
+	if lease {
+		hold := `select setval('{schema}.outbox_mask', (extract(epoch from clock_timestamp()) * 1000 + 4000)::bigint)`
+		if _, err := r.pool.Exec(ctx, l.named(hold)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 {
+		if err := l.add(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// Two statements of one transaction, which notifies once; and what a
+	// dispatcher tells itself.
+	err = pgx.BeginFunc(ctx, r.pool, func(tx pgx.Tx) error {
+		for range 2 {
+			if _, err := tx.Exec(ctx, l.named(writeSQL), kind, payload); err != nil {
+				return err
+			}
+		}
+		_, err := tx.Exec(ctx, "select pg_notify($1, 'canary')", n.channel)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := n.total(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got
 }
 
 func TestWritersCommitEachTaskOnce(t *testing.T) {

@@ -1,0 +1,158 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/nats-io/nats.go"
+
+	"github.com/outbox-dispatcher/outbox/dispatcher"
+)
+
+// arrival is how long a slice waits for its last message.
+const arrival = 20 * time.Second
+
+// feed inserts tasks into a lane at a steady rate, slice by slice, and sees the
+// messages arrive.
+type feed struct {
+	b         *bench
+	lane      *lane
+	pace      pace
+	length    time.Duration // of a slice
+	producers []*pgx.Conn
+	nc        *nats.Conn
+	board     *board
+	sent      int
+	slices    []*taskTimes
+}
+
+// openFeed makes a lane of a variant, with what feeds and watches it. The caller
+// must close the feed.
+func (b *bench) openFeed(ctx context.Context, r *rig, v variant, p pace, length time.Duration) (_ *feed, err error) {
+	f := &feed{b: b, pace: p, length: length, board: newBoard()}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, f.close(ctx))
+		}
+	}()
+	if f.lane, err = r.newLaneOf(ctx, v); err != nil {
+		return nil, err
+	}
+	for range p.workers {
+		conn, err := pgx.Connect(ctx, r.dsn)
+		if err != nil {
+			return nil, fmt.Errorf("connect to PostgreSQL: %w", err)
+		}
+		f.producers = append(f.producers, conn)
+	}
+	// A plain subscription: what a stream's consumer adds is not ours.
+	if f.nc, err = r.connect("subscriber"); err != nil {
+		return nil, err
+	}
+	_, err = f.nc.Subscribe(f.lane.prefix+".>", func(msg *nats.Msg) {
+		at := time.Now()
+		// A message without a number is no task's; verify finds out.
+		if id, err := strconv.ParseInt(msg.Header.Get(dispatcher.HeaderTaskID), 10, 64); err == nil {
+			f.board.delivered(id, at)
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("subscribe: %w", err)
+	}
+	return f, f.nc.FlushTimeout(setupTimeout)
+}
+
+func (f *feed) close(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), setupTimeout)
+	defer cancel()
+	var errs []error
+	if f.nc != nil {
+		f.nc.Close()
+	}
+	for _, conn := range f.producers {
+		errs = append(errs, conn.Close(ctx))
+	}
+	if f.lane != nil {
+		errs = append(errs, f.lane.close(ctx))
+	}
+	return errors.Join(errs...)
+}
+
+// slice runs the product for a slice. It is stopped afterwards: its listener would
+// be woken by the notifications of other lanes too.
+func (f *feed) slice(ctx context.Context) (err error) {
+	p, err := f.b.runProduct(ctx, f.lane, nil)
+	if err != nil {
+		return err
+	}
+	defer deferClose(ctx, &err, p)
+	warmUp, measured := sliceCounts(f.pace.rate, f.length)
+	if err := f.send(ctx, p, warmUp, newTaskTimes()); err != nil {
+		return err
+	}
+	times := newTaskTimes()
+	f.slices = append(f.slices, times)
+	return f.send(ctx, p, measured, times)
+}
+
+// sliceCounts is how many actions of a rate a slice has, and how many come before
+// it unmeasured, while connections, plans and caches get warm.
+func sliceCounts(rate float64, length time.Duration) (warmUp, measured int) {
+	const warm = 500 * time.Millisecond
+	return int(rate*warm.Seconds()) + 20, int(rate*length.Seconds()) + 1
+}
+
+// send inserts n tasks, each in a transaction of its own, and waits until all
+// have arrived.
+func (f *feed) send(ctx context.Context, p *product, n int, times *taskTimes) error {
+	arrived := f.board.expect(n, times)
+	insert := f.lane.named(`insert into {outbox} (kind, payload) select $1, ` + payloadSQL + ` from (values ($2::int)) as v(n) returning id`)
+	err := f.pace.run(ctx, n, func(ctx context.Context, worker int, due time.Time) error {
+		begun := time.Now()
+		var id int64
+		if err := f.producers[worker].QueryRow(ctx, insert, kind, worker).Scan(&id); err != nil {
+			return fmt.Errorf("insert a task: %w", err)
+		}
+		f.board.inserted(id, stamp{due: due, committed: time.Now()}, begun)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	f.sent += n
+	timeout := time.NewTimer(arrival)
+	defer timeout.Stop()
+	select {
+	case <-arrived:
+		return nil
+	case <-p.ended:
+		return errors.Join(errors.New("tasks have not arrived"), p.died())
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timeout.C:
+		return fmt.Errorf("%d of %d tasks have not arrived after %v", f.board.missing(), n, arrival)
+	}
+}
+
+func (f *feed) verify(ctx context.Context) error { return f.lane.verify(ctx, f.sent) }
+
+// percentiles are those of each slice, in milliseconds.
+func (f *feed) percentiles(percentile float64, of func(*taskTimes) durations) (s series) {
+	for _, t := range f.slices {
+		s = append(s, of(t).ms(percentile))
+	}
+	return s
+}
+
+// all is the distribution of all slices together.
+func (f *feed) all(of func(*taskTimes) durations) durations {
+	all := newDurations()
+	for _, t := range f.slices {
+		all.merge(of(t))
+	}
+	return all
+}
