@@ -204,7 +204,7 @@ func (d *Dispatcher) awaitSource(ctx context.Context) (string, error) {
 			d.databaseOK()
 			d.masks = masks && d.cfg.Wake == WakeNotify
 			if !masks && d.cfg.Wake == WakeNotify {
-				d.log.Warn("notifications cannot be masked under load, which slows down the writers: run 'dispatcher migrate up' and grant this role update on the sequence outbox_mask")
+				d.log.Warn("notifications cannot be masked under load, which slows down the writers: run 'dispatcher migrate up' and grant this role select, update on the sequence outbox_mask")
 			}
 			return name, nil
 		}

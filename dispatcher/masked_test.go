@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/outbox-dispatcher/outbox/internal/pgtest"
 )
 
@@ -178,4 +180,48 @@ func TestStopHandsTheMaskOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.awaitSettled()
+}
+
+// A role that may not set the lease dispatches all the same.
+func TestWithoutRightsOnTheMask(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	role := "plain_" + query[string](r, `select current_database()`)
+	r.exec(`create role ` + role)
+	r.exec(`grant select, update on outbox to ` + role + `; grant select on outbox_source to ` + role)
+	for _, tt := range []struct {
+		change string
+		masks  bool
+	}{
+		{`grant update on sequence outbox_mask to ` + role, true}, // everybody may read it
+		{`revoke select on sequence outbox_mask from public`, false},
+		{`revoke update on sequence outbox_mask from ` + role, false},
+		{`drop sequence outbox_mask cascade`, false},
+	} {
+		r.exec(tt.change)
+		d := r.make(func(c *Config) {
+			cfg := c.Pool.Config()
+			cfg.ConnConfig.RuntimeParams["role"] = role
+			pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(pool.Close)
+			c.Pool, c.PollInterval = pool, 10*time.Millisecond
+		})
+		run := r.run(d)
+		eventually(t, "it runs", func() error {
+			if !run.Health().Running {
+				return errors.New("it does not")
+			}
+			return nil
+		})
+		if d.masks != tt.masks {
+			t.Errorf("after %q: masks is %v", tt.change, d.masks)
+		}
+		// The trigger reads the lease with the rights of the producer, here a superuser.
+		r.insert("plain", `{}`)
+		r.awaitSettled()
+		run.halt()
+	}
 }

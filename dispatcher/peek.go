@@ -64,8 +64,8 @@ select id
 
 	sourceSQL = `
 select name, pg_catalog.has_table_privilege($1, 'select') and pg_catalog.has_table_privilege($1, 'update'),
-       coalesce(pg_catalog.has_sequence_privilege(pg_catalog.to_regclass($2), 'update'), false)
-  from {outbox_source}`
+       coalesce(pg_catalog.has_sequence_privilege(mask, 'select') and pg_catalog.has_sequence_privilege(mask, 'update'), false)
+  from {outbox_source}, pg_catalog.to_regclass($2) as mask`
 )
 
 // lookTimeout bounds statements that lock nothing. It must outlast a walk over
