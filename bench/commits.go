@@ -130,7 +130,7 @@ func (b *bench) rounds(ctx context.Context, end time.Time, most, n int, measure 
 
 // measure lets writers write to a fresh outbox that a dispatcher drains.
 func (c *commitsCmd) measure(ctx context.Context, b *bench, r *rig, v variant, into *commitRuns) (err error) {
-	b.say("%d writers, %s", into.writers, v.title)
+	b.say("%s, %s", writersText(into.writers), v.title)
 	l, err := r.newLaneOf(ctx, v)
 	if err != nil {
 		return err
@@ -150,7 +150,11 @@ func (c *commitsCmd) measure(ctx context.Context, b *bench, r *rig, v variant, i
 	}
 	run, err := c.write(ctx, l, p, into.writers)
 	if err != nil {
-		return fmt.Errorf("%d writers, %s: %w", into.writers, v.title, err)
+		return fmt.Errorf("%s, %s: %w", writersText(into.writers), v.title, err)
+	}
+	// With the classic trigger each notifies, which shows that the count is right.
+	if v.name == classic.name && run.notifiesAll != 1 {
+		return fmt.Errorf("%s, %s: %g notifications were counted for each commit, want 1: the count is worthless", writersText(into.writers), v.title, run.notifiesAll)
 	}
 	into.runs[v.name] = append(into.runs[v.name], run)
 	return nil

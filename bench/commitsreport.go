@@ -26,10 +26,11 @@ func (c *commitsCmd) report(b *bench, all []commitRuns, bulk map[string]series) 
 
 func (r *commitRuns) report(rep *report) {
 	key := func(name string, value float64) { rep.key(fmt.Sprintf("%s_%d", name, r.writers), value) }
+	of := writersText(r.writers)
 	for _, v := range commitVariants {
-		row := func(name, unit string, of func(commitRun) float64) series {
-			s := r.series(v, of)
-			rep.row(fmt.Sprintf("%d writers, %s: %s", r.writers, v.title, name), unit, s)
+		row := func(name, unit string, figure func(commitRun) float64) series {
+			s := r.series(v, figure)
+			rep.row(fmt.Sprintf("%s, %s: %s", of, v.title, name), unit, s)
 			return s
 		}
 		key("commits_"+v.name, row("commits", "per s", func(run commitRun) float64 { return run.perSecond() }).median())
@@ -42,10 +43,10 @@ func (r *commitRuns) report(rep *report) {
 	ofNone := ratios(ofMasked, r.series(none, speed))
 	ofClassic := ratios(ofMasked, r.series(classic, speed))
 	notifies := r.series(masked, func(run commitRun) float64 { return run.notifies })
-	rep.row(fmt.Sprintf("%d writers: masked over none, round by round", r.writers), "", ofNone)
-	rep.row(fmt.Sprintf("%d writers: masked over classic, round by round", r.writers), "", ofClassic)
-	rep.row(fmt.Sprintf("%d writers, masked: notifications per task", r.writers), "", notifies)
-	rep.row(fmt.Sprintf("%d writers, masked: the same with the time that does not count", r.writers), "",
+	rep.row(of+": masked over none, round by round", "", ofNone)
+	rep.row(of+": masked over classic, round by round", "", ofClassic)
+	rep.row(of+", masked: notifications per task", "", notifies)
+	rep.row(of+", masked: the same with the time that does not count", "",
 		r.series(masked, func(run commitRun) float64 { return run.notifiesAll }))
 	key("masked_vs_none", ofNone.median())
 	key("masked_vs_classic", ofClassic.median())
@@ -63,4 +64,11 @@ func (r *commitRuns) series(v variant, of func(commitRun) float64) (s series) {
 		s = append(s, of(run))
 	}
 	return s
+}
+
+func writersText(n int) string {
+	if n == 1 {
+		return "1 writer"
+	}
+	return fmt.Sprintf("%d writers", n)
 }
