@@ -1,8 +1,8 @@
 package pgtest
 
 import (
-	"context"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -21,11 +21,11 @@ func BlockNotifications(tb testing.TB, server *pgserver.Server) (release func())
 	Exec(tb, admin, `alter system set synchronous_standby_names = 'nobody'`)
 	Exec(tb, admin, `select pg_reload_conf()`)
 	pid := stuck.PgConn().PID()
-	ctx, cancel := context.WithCancel(tb.Context())
+	var stop atomic.Bool
 	ended := make(chan error, 1)
 	go func() {
 		// Until the setting has reached the server's processes, commits return.
-		for ctx.Err() == nil {
+		for !stop.Load() {
 			if _, err := stuck.Exec(tb.Context(), `begin; insert into elsewhere values (1); select pg_notify('elsewhere', ''); commit`); err != nil {
 				ended <- fmt.Errorf("the session that blocks notifications: %w", err)
 				return
@@ -40,7 +40,7 @@ func BlockNotifications(tb testing.TB, server *pgserver.Server) (release func())
 	}
 	return func() {
 		tb.Helper()
-		cancel()
+		stop.Store(true)
 		Exec(tb, admin, `alter system reset synchronous_standby_names`)
 		Exec(tb, admin, `select pg_reload_conf()`)
 		if err := <-ended; err != nil {
