@@ -45,6 +45,7 @@ func (r *commitRuns) report(rep *report) {
 	notifies := r.series(masked, func(run commitRun) float64 { return run.notifies })
 	rep.row(of+": masked over none, round by round", "", ofNone)
 	rep.row(of+": masked over classic, round by round", "", ofClassic)
+	rep.row(of+": none over classic, the most that can be won", "", ratios(r.series(none, speed), r.series(classic, speed)))
 	rep.row(of+", masked: notifications per task", "", notifies)
 	rep.row(of+", masked: the same with the time that does not count", "",
 		r.series(masked, func(run commitRun) float64 { return run.notifiesAll }))
