@@ -14,6 +14,8 @@ type commitsCmd struct {
 	Rounds  int     `placeholder:"N" help:"Rounds with the most writers, and of bulk inserts, alternating between the variants. Default 5, with --long 9; fewer writers take one, with --long 3."`
 	Seconds float64 `placeholder:"S" help:"Time that counts of each run. Default 0.5, with --long 5."`
 	Bulk    int     `default:"100000" help:"Rows of a bulk insert."`
+	// FlushDelay is in the server's hands: commit_delay, for which --dsn must be a superuser's.
+	FlushDelay time.Duration `default:"1ms" placeholder:"TIME" help:"With the most writers, measure once more with every flush of the write-ahead log taking so much longer, as on a network disk. 0: do not."`
 }
 
 const (
@@ -45,6 +47,7 @@ type commitRun struct {
 // commitRuns are those of one number of writers, by the variant's name.
 type commitRuns struct {
 	writers int
+	delay   time.Duration // of each flush
 	runs    map[string][]commitRun
 }
 
@@ -68,14 +71,23 @@ func (c *commitsCmd) Run(ctx context.Context, b *bench) (err error) {
 		if i > 0 {
 			rounds = min(rounds, b.counted(1, 3))
 		}
-		runs := commitRuns{writers: n, runs: map[string][]commitRun{}}
-		err := b.rounds(ctx, begun.Add(writersBudget), rounds, len(commitVariants), func(ctx context.Context, i int, _ bool) error {
-			return c.measure(ctx, b, r, commitVariants[i], &runs)
-		})
-		if err != nil {
-			return err
+		delays := []time.Duration{0}
+		if i == 0 && c.FlushDelay > 0 {
+			delays = append(delays, c.FlushDelay)
 		}
-		all = append(all, runs)
+		for _, delay := range delays {
+			if delay > 0 {
+				rounds = min(rounds, b.counted(1, 3))
+			}
+			runs := commitRuns{writers: n, delay: delay, runs: map[string][]commitRun{}}
+			err := b.rounds(ctx, begun.Add(writersBudget), rounds, len(commitVariants), func(ctx context.Context, i int, _ bool) error {
+				return c.measure(ctx, b, r, commitVariants[i], &runs)
+			})
+			if err != nil {
+				return err
+			}
+			all = append(all, runs)
+		}
 	}
 	bulk := map[string]series{}
 	err = b.rounds(ctx, begun.Add(bulkBudget), c.Rounds, len(bulkVariants), func(ctx context.Context, i int, last bool) error {
@@ -99,6 +111,9 @@ func (c *commitsCmd) complete(b *bench) error {
 		if b.long {
 			c.Seconds = 5
 		}
+	}
+	if c.FlushDelay < 0 || c.FlushDelay > 100*time.Millisecond {
+		return fmt.Errorf("--flush-delay must be 0 to 100ms, got %v", c.FlushDelay)
 	}
 	if c.Rounds < 0 || c.Seconds < 0 || c.Bulk < 1 || len(c.Writers) == 0 || slices.Min(c.Writers) < 1 {
 		return errors.New("--writers, --rounds, --seconds and --bulk must be positive")
@@ -130,7 +145,7 @@ func (b *bench) rounds(ctx context.Context, end time.Time, most, n int, measure 
 
 // measure lets writers write to a fresh outbox that a dispatcher drains.
 func (c *commitsCmd) measure(ctx context.Context, b *bench, r *rig, v variant, into *commitRuns) (err error) {
-	b.say("%s, %s", writersText(into.writers), v.title)
+	b.say("%s, %s", into.title(), v.title)
 	l, err := r.newLaneOf(ctx, v)
 	if err != nil {
 		return err
@@ -148,26 +163,26 @@ func (c *commitsCmd) measure(ctx context.Context, b *bench, r *rig, v variant, i
 	if err := l.drained(ctx, p, 1, arrival, nil); err != nil {
 		return err
 	}
-	run, err := c.write(ctx, l, p, into.writers)
+	run, err := c.write(ctx, l, p, into)
 	if err != nil {
-		return fmt.Errorf("%s, %s: %w", writersText(into.writers), v.title, err)
+		return fmt.Errorf("%s, %s: %w", into.title(), v.title, err)
 	}
 	// With the classic trigger each notifies, which shows that the count is right.
 	if v.name == classic.name && run.notifiesAll != 1 {
-		return fmt.Errorf("%s, %s: %g notifications were counted for each commit, want 1: the count is worthless", writersText(into.writers), v.title, run.notifiesAll)
+		return fmt.Errorf("%s, %s: %g notifications were counted for each commit, want 1: the count is worthless", into.title(), v.title, run.notifiesAll)
 	}
 	into.runs[v.name] = append(into.runs[v.name], run)
 	return nil
 }
 
 // write is the run itself; the lane has one task that was sent.
-func (c *commitsCmd) write(ctx context.Context, l *lane, p *product, n int) (run commitRun, err error) {
+func (c *commitsCmd) write(ctx context.Context, l *lane, p *product, of *commitRuns) (run commitRun, err error) {
 	count, err := countNotified(ctx, l)
 	if err != nil {
 		return run, err
 	}
 	defer deferClose(ctx, &err, count)
-	w, err := openWriters(ctx, l, n)
+	w, err := openWriters(ctx, l, of.writers, of.delay)
 	if err != nil {
 		return run, err
 	}

@@ -139,7 +139,7 @@ func TestWritersCommitEachTaskOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer closed(t, l)
-	w, err := openWriters(ctx, l, 3)
+	w, err := openWriters(ctx, l, 3, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -42,8 +43,9 @@ type written struct {
 
 func (w written) perSecond() float64 { return float64(w.counted) / w.took.Seconds() }
 
-// openWriters connects n writers. The caller must close them.
-func openWriters(ctx context.Context, l *lane, n int) (_ *writers, err error) {
+// openWriters connects n writers, whose flushes take longer by delay. The caller
+// must close them.
+func openWriters(ctx context.Context, l *lane, n int, delay time.Duration) (_ *writers, err error) {
 	w := &writers{conns: make([]*pgx.Conn, n)}
 	defer func() {
 		if err != nil {
@@ -56,6 +58,12 @@ func openWriters(ctx context.Context, l *lane, n int) (_ *writers, err error) {
 	}
 	// Whatever a given server's default: a producer waits for the disk.
 	cfg.RuntimeParams["synchronous_commit"] = "on"
+	if delay > 0 {
+		// Whoever flushes sleeps first, and flushes what others wrote meanwhile: as on
+		// a disk that needs that time.
+		cfg.RuntimeParams["commit_delay"] = strconv.FormatInt(delay.Microseconds(), 10)
+		cfg.RuntimeParams["commit_siblings"] = "0"
+	}
 	g, connecting := errgroup.WithContext(ctx)
 	for i := range n {
 		g.Go(func() (err error) {

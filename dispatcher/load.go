@@ -66,9 +66,13 @@ func (l *load) end(now time.Time) {
 	l.after = now.Add(l.trial)
 }
 
-// pollPause is the time between two claims while polling: longer after one that
-// found many tasks, because claiming more at once is cheaper for the database.
+// pollPause is the time between two claims while polling: short after one that
+// found little, and longer after one that found many tasks, because claiming more
+// at once is cheaper for the database.
 func pollPause(found int) time.Duration {
-	const least, most, each = 500 * time.Microsecond, 3 * time.Millisecond, 100 * time.Microsecond
-	return min(max(least, time.Duration(found)*each), most)
+	const inVain, each, most = 500 * time.Microsecond, 100 * time.Microsecond, 3 * time.Millisecond
+	if found == 0 {
+		return inVain
+	}
+	return min(time.Duration(found)*each, most)
 }
