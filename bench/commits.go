@@ -57,7 +57,7 @@ func (c *commitsCmd) Run(ctx context.Context, b *bench) (err error) {
 		return err
 	}
 	begun := time.Now()
-	r, err := b.start(ctx, nil)
+	r, err := b.start(ctx, shortLived)
 	if err != nil {
 		return err
 	}

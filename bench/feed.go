@@ -28,6 +28,9 @@ type feed struct {
 	board     *board
 	sent      int
 	slices    []*taskTimes
+	// unmasking is how long after the last message of a slice the notifications
+	// were masked, in milliseconds.
+	unmasking series
 }
 
 // openFeed makes a lane of a variant, with what feeds and watches it. The caller
@@ -96,7 +99,26 @@ func (f *feed) slice(ctx context.Context) (err error) {
 	}
 	times := newTaskTimes()
 	f.slices = append(f.slices, times)
-	return f.send(ctx, p, measured, times)
+	if err := f.send(ctx, p, measured, times); err != nil {
+		return err
+	}
+	return f.unmasked(ctx)
+}
+
+// unmasked waits until producers notify again.
+func (f *feed) unmasked(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, arrival)
+	defer cancel()
+	for begun := time.Now(); ; {
+		var lease int64
+		if err := f.producers[0].QueryRow(ctx, f.lane.named(`select last_value from {schema}.outbox_mask`)).Scan(&lease); err != nil {
+			return fmt.Errorf("read the lease of the mask: %w", err)
+		}
+		if lease == 0 {
+			f.unmasking = append(f.unmasking, inMS(time.Since(begun)))
+			return nil
+		}
+	}
 }
 
 // sliceCounts is how many actions of a rate a slice has, and how many come before

@@ -73,4 +73,7 @@ func (m *latencyRun) reportBusy(rep *report) {
 	rep.target(key, p50.median(), p50.median() <= wantBusyP50, "at most "+number(wantBusyP50))
 	rep.key(key, p50.median())
 	rep.key(fmt.Sprintf("p99_ms_%g", rate), m.busy.all(delivery).ms(99))
+	rep.row("from the last message to the end of the mask", "ms", m.busy.unmasking)
+	rep.target("unmask_ms", m.busy.unmasking.median(), m.busy.unmasking.median() <= wantUnmask, "at most "+number(wantUnmask))
+	rep.key("unmask_ms", m.busy.unmasking.median())
 }

@@ -43,6 +43,11 @@ var serverSettings = map[string]string{
 	"max_connections":    "200",
 }
 
+// shortLived is for scenarios whose connections live for a second or so: each maps the
+// shared memory page by page as it touches it, which costs as much as the work
+// itself, on virtual machines above all, where there are no huge pages.
+var shortLived = map[string]string{"shared_buffers": "32MB"}
+
 // rig is the servers that a scenario runs on, with connections of the bench's
 // own to them.
 type rig struct {

@@ -46,7 +46,7 @@ func positive(t *testing.T, pairs map[string]string, keys ...string) {
 
 func TestLatency(t *testing.T) {
 	positive(t, runBench(t, "latency", "--slices", "2", "--slice", "500ms"),
-		"ratio_p50", "p50_ms", "p99_ms", "floor_p50_ms", "rate", "masked_vs_classic_200", "p50_ms_3000", "p99_ms_3000")
+		"ratio_p50", "p50_ms", "p99_ms", "floor_p50_ms", "rate", "masked_vs_classic_200", "p50_ms_3000", "p99_ms_3000", "unmask_ms")
 }
 
 func TestDrain(t *testing.T) {
