@@ -42,6 +42,10 @@
 // at the whole table follows soon after, because a transaction that was open for
 // long commits tasks that are older, and is rationed by its cost.
 //
+// While work keeps coming the loop polls and masks the notifications, which would
+// make all writers of the cluster commit one at a time; mask.go has the protocol
+// and why it leaves no task behind.
+//
 // # What a failure means
 //
 //	unavailable  the broker could not be asked, or its answer was lost:
@@ -58,9 +62,9 @@
 // # Reading order
 //
 // task.go, config.go; dispatcher.go starts everything; wake.go, listen.go and
-// wakehealth.go; loop.go with agenda.go, circuit.go and peek.go; pass.go;
-// claim.go with claimsql.go and read.go; deliver.go; publish.go with message.go,
-// classify.go and explain.go; settle.go. held.go keeps bad rows and silent kinds
-// out of claims; broker.go, denials.go, streams.go and streamcheck.go look after
-// the broker's side.
+// wakehealth.go; loop.go with agenda.go, circuit.go and peek.go; mask.go and
+// masksql.go, polling.go with load.go; pass.go; claim.go with claimsql.go and
+// read.go; deliver.go; publish.go with message.go, classify.go and explain.go;
+// settle.go. held.go keeps bad rows and silent kinds out of claims; broker.go,
+// denials.go, streams.go and streamcheck.go look after the broker's side.
 package dispatcher
