@@ -45,8 +45,6 @@ type Dispatcher struct {
 	work  chan *claim
 	// fit is how many tasks to ask for, so that their bodies fit.
 	fit atomic.Int64
-	// masks is set by Run: the database lets us mask the notifications.
-	masks bool
 	// careful counts the tasks still to be claimed one by one after a claim
 	// could not be settled, to find the one to blame.
 	careful atomic.Int64
@@ -199,13 +197,9 @@ func (d *Dispatcher) giveUp(finished <-chan struct{}, abandon context.CancelFunc
 func (d *Dispatcher) awaitSource(ctx context.Context) (string, error) {
 	retry := backoff{min: 100 * time.Millisecond, max: 5 * time.Second}
 	for n := 1; ; n++ {
-		name, masks, err := d.table.source(ctx)
+		name, err := d.table.source(ctx)
 		if err == nil {
 			d.databaseOK()
-			d.masks = masks && d.cfg.Wake == WakeNotify
-			if !masks && d.cfg.Wake == WakeNotify {
-				d.log.Warn("notifications cannot be masked under load, which slows down the writers: run 'dispatcher migrate up' and grant this role select, update on the sequence outbox_mask")
-			}
 			return name, nil
 		}
 		if ctx.Err() != nil {
@@ -263,7 +257,7 @@ func (d *Dispatcher) databaseOK() {
 func (d *Dispatcher) wakeChanged(h WakeHealth) {
 	switch {
 	case h.Healthy && h.Detail != "":
-		d.log.Warn("wakes arrive, but", "source", h.Source, "remark", h.Detail)
+		d.log.Warn("wakes arrive, with a remark", "source", h.Source, "remark", h.Detail)
 	case h.Healthy:
 		d.log.Info("wakes arrive", "source", h.Source)
 	default:

@@ -42,7 +42,8 @@ type WakeHealth struct {
 	// Detail says in words why it is not healthy, or what could be better.
 	Detail string
 	// Masked is set while this dispatcher polls under load and has masked the
-	// notifications, which it does not need then.
+	// notifications, which it does not need then; and after a statement that failed
+	// until it knows that they are not.
 	Masked bool
 	// Since is when Healthy last changed.
 	Since time.Time

@@ -12,7 +12,7 @@ import (
 // loop looks for due tasks whenever the agenda says so, until claiming ends. It
 // alone claims; workers publish and settle beside it, on inHand.
 func (d *Dispatcher) loop(claiming, inHand context.Context) {
-	l := &looker{d: d, claiming: claiming, inHand: inHand, masks: d.masks, load: load{eager: d.eager}}
+	l := &looker{d: d, claiming: claiming, inHand: inHand, load: load{eager: d.eager}}
 	l.agenda.owe(time.Now(), "sweep")
 	defer l.handOver(context.WithoutCancel(inHand))
 	timer := time.NewTimer(0)
@@ -45,7 +45,7 @@ type looker struct {
 	failures int       // statements that failed in a row
 	pause    time.Time // until then the database is left alone
 
-	masks  bool // whether to mask the notifications under load
+	masks  bool // at the last look, the database would let us mask the notifications
 	mask   mask
 	load   load
 	pollAt time.Time // while polling, the next claim
@@ -75,7 +75,7 @@ func (l *looker) next() time.Time {
 	} else if l.mask.stage == stagePolling && l.pollAt.Before(at) {
 		at = l.pollAt
 	}
-	if l.mask.stage == stageClearing && l.clearAt.Before(at) {
+	if (l.mask.stage == stageClearing || l.mask.stage == stageDrawing) && l.clearAt.Before(at) {
 		at = l.clearAt
 	}
 	if at.Before(l.pause) {
@@ -141,11 +141,12 @@ func (l *looker) whole(why string) {
 		l.worked()
 	}
 	if l.d.cfg.Wake == WakeNotify {
-		l.d.wake.triggerSeen(o.trigger)
+		l.d.wake.triggerSeen(o.trigger, o.masks)
+		l.maskable(o.masks)
 	}
 	switch {
 	case o.silenced:
-		l.d.wake.lost("no notification can be sent: " + err.Error())
+		l.d.wake.lost("no notification can be sent: another session of the cluster has held the lock of all commits that notify for over 500 ms, see pg_locks; it may wait for a synchronous standby: " + err.Error())
 	case channel != "":
 		l.d.wake.sent(begun)
 	}
@@ -155,11 +156,11 @@ func (l *looker) whole(why string) {
 	if o.planned {
 		l.agenda.due = now.Add(o.next)
 	}
-	claimed := true
+	complete := true
 	if o.due {
-		_, claimed = l.pass(false)
+		_, complete = l.pass(false)
 	}
-	l.saw(o.xmin, claimed)
+	l.saw(o.xmin, complete)
 }
 
 // probe asks the broker, while the circuit is open, whether it is back: first
@@ -212,12 +213,12 @@ func (l *looker) failed(err error) {
 // useless too: the server was stopped or became a standby, or the network
 // broke. Finding out one by one would take a failure each.
 func connectionLost(err error) bool {
-	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
-		switch pgErr.Code {
-		case "25006", // read_only_sql_transaction
-			"57P01", "57P02", "57P03", "57P05": // admin or crash shutdown, cannot connect now, idle timeout
-			return true
-		}
+	switch sqlState(err) {
+	case "25006", // read_only_sql_transaction
+		"57P01", "57P02", "57P03", "57P05": // admin or crash shutdown, cannot connect now, idle timeout
+		return true
+	case "":
+	default:
 		return false
 	}
 	_, unreadable := errors.AsType[pgx.ScanArgError](err)
@@ -251,8 +252,15 @@ func (l *looker) blame(err error, a ask) bool {
 
 // tookTooLong reports whether a statement was ended for its time.
 func tookTooLong(err error) bool {
-	pgErr, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && pgErr.Code == "57014" || errors.Is(err, context.DeadlineExceeded)
+	return sqlState(err) == "57014" || errors.Is(err, context.DeadlineExceeded)
+}
+
+// sqlState is the code of an error that the server answered with, or empty.
+func sqlState(err error) string {
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return pgErr.Code
+	}
+	return ""
 }
 
 // rowFault reports whether the database refused because of a row's content, not

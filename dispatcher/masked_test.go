@@ -182,46 +182,47 @@ func TestStopHandsTheMaskOver(t *testing.T) {
 	r.awaitSettled()
 }
 
-// A role that may not set the lease dispatches all the same.
-func TestWithoutRightsOnTheMask(t *testing.T) {
+// A dispatcher that may not set the lease, at its start or from some time on,
+// dispatches all the same and says so; once it may, it does.
+func TestRightsOnTheMaskComeAndGo(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	role := "plain_" + query[string](r, `select current_database()`)
 	r.exec(`create role ` + role)
 	r.exec(`grant select, update on outbox to ` + role + `; grant select on outbox_source to ` + role)
+	d := r.make(func(c *Config) {
+		cfg := c.Pool.Config()
+		cfg.ConnConfig.RuntimeParams["role"] = role
+		pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(pool.Close)
+		c.Pool, c.PollInterval, c.SweepInterval = pool, 10*time.Millisecond, 100*time.Millisecond
+	})
+	d.eager = true
+	run := r.run(d)
 	for _, tt := range []struct {
 		change string
 		masks  bool
 	}{
+		{`select 1`, false},
 		{`grant update on sequence outbox_mask to ` + role, true}, // everybody may read it
-		{`revoke select on sequence outbox_mask from public`, false},
 		{`revoke update on sequence outbox_mask from ` + role, false},
-		{`drop sequence outbox_mask cascade`, false},
+		{`grant update on sequence outbox_mask to ` + role, true},
+		{`revoke select on sequence outbox_mask from public`, false}, // the producer is a superuser
+		{`grant select on sequence outbox_mask to public`, true},
+		{`drop sequence outbox_mask cascade`, false}, // with the trigger
 	} {
 		r.exec(tt.change)
-		d := r.make(func(c *Config) {
-			cfg := c.Pool.Config()
-			cfg.ConnConfig.RuntimeParams["role"] = role
-			pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(pool.Close)
-			c.Pool, c.PollInterval = pool, 10*time.Millisecond
-		})
-		run := r.run(d)
-		eventually(t, "it runs", func() error {
-			if !run.Health().Running {
-				return errors.New("it does not")
+		eventually(t, "it masks or says why not after "+tt.change, func() error {
+			r.insert("plain", `{}`)
+			h := run.Health().Wake
+			if h.Masked != tt.masks || (h.Detail == "") != tt.masks {
+				return fmt.Errorf("%+v", h)
 			}
 			return nil
 		})
-		if d.masks != tt.masks {
-			t.Errorf("after %q: masks is %v", tt.change, d.masks)
-		}
-		// The trigger reads the lease with the rights of the producer, here a superuser.
-		r.insert("plain", `{}`)
 		r.awaitSettled()
-		run.halt()
 	}
 }

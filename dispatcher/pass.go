@@ -12,7 +12,7 @@ import (
 //
 // One claim is made at a time, while others are published: two at once step
 // over each other's rows, which costs the database more than it gains.
-func (l *looker) pass(hot bool) (found int, whole bool) {
+func (l *looker) pass(hot bool) (found int, complete bool) {
 	from := place{}
 	for {
 		select {

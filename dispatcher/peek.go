@@ -39,6 +39,8 @@ select (select id
                    join pg_catalog.pg_class as c on c.oid = t.tgrelid
                    join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
                   where n.nspname = $1 and c.relname = 'outbox' and t.tgname = 'outbox_notify'), 'missing'),
+       (select coalesce(pg_catalog.has_sequence_privilege(mask, 'select') and pg_catalog.has_sequence_privilege(mask, 'update'), false)
+          from pg_catalog.to_regclass($4) as mask),
        pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())::text::bigint,
        clock_timestamp(),
        case when $2::text <> ''
@@ -63,9 +65,8 @@ select id
    for update skip locked`
 
 	sourceSQL = `
-select name, pg_catalog.has_table_privilege($1, 'select') and pg_catalog.has_table_privilege($1, 'update'),
-       coalesce(pg_catalog.has_sequence_privilege(mask, 'select') and pg_catalog.has_sequence_privilege(mask, 'update'), false)
-  from {outbox_source}, pg_catalog.to_regclass($2) as mask`
+select name, pg_catalog.has_table_privilege($1, 'select') and pg_catalog.has_table_privilege($1, 'update')
+  from {outbox_source}`
 )
 
 // lookTimeout bounds statements that lock nothing. It must outlast a walk over
@@ -78,6 +79,7 @@ type outlook struct {
 	next    time.Duration // until the next scheduled task, if scheduled
 	planned bool          // there is a scheduled task
 	trigger string        // the version of the insert trigger, or what is wrong with it
+	masks   bool          // the lease is there and may be set
 	xmin    uint64        // the oldest transaction that was running
 	clock   time.Time     // the server's
 	// silenced is set, with the error, if all this was seen but the canary could
@@ -86,14 +88,14 @@ type outlook struct {
 }
 
 // peek looks at the due index without claiming. If channel is not empty it
-// sends canary there.
+// sends canary there; an outlook that is silenced is valid and comes with an error.
 func (t *table) peek(ctx context.Context, schema, channel, canary string) (o outlook, err error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
 	var next *float64
 	var quiet bool
-	err = t.pool.QueryRow(ctx, t.peekStmt, schema, channel, canary).Scan(&o.due, &next, &o.trigger, &o.xmin, &o.clock, &quiet)
-	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && channel != "" && o.trigger != "" && pgErr.Code == "55P03" {
+	err = t.pool.QueryRow(ctx, t.peekStmt, schema, channel, canary, t.maskName).Scan(&o.due, &next, &o.trigger, &o.masks, &o.xmin, &o.clock, &quiet)
+	if channel != "" && o.trigger != "" && sqlState(err) == "55P03" { // lock_not_available
 		o.silenced = true // the row came, its commit failed
 	}
 	if err != nil && !o.silenced {
@@ -116,19 +118,18 @@ func (t *table) head(ctx context.Context, a ask) (id int64, err error) {
 	return id, nil
 }
 
-// source reads the name that begins every message id of this outbox, and whether
-// the notifications can be masked.
-func (t *table) source(ctx context.Context) (name string, masks bool, err error) {
+// source reads the name that begins every message id of this outbox.
+func (t *table) source(ctx context.Context) (name string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
 	var allowed bool
-	if err := t.pool.QueryRow(ctx, t.sourceStmt, t.name, t.maskName).Scan(&name, &allowed, &masks); err != nil {
-		return "", false, fmt.Errorf("read outbox_source: %w", err)
+	if err := t.pool.QueryRow(ctx, t.sourceStmt, t.name).Scan(&name, &allowed); err != nil {
+		return "", fmt.Errorf("read outbox_source: %w", err)
 	}
 	if !allowed {
-		return "", false, errNoRights
+		return "", errNoRights
 	}
-	return name, masks, nil
+	return name, nil
 }
 
 var errNoRights = errors.New("no right to select from and update the outbox")

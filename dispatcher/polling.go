@@ -21,8 +21,8 @@ func (l *looker) fresh() {
 	}
 }
 
-// moderate notes what a claim found, and masks the notifications while it is
-// worth while to poll.
+// moderate notes what a claim found. It masks the notifications as long as it is
+// worth while to poll, if it may and knows the server's clock.
 func (l *looker) moderate(found int) {
 	now := time.Now()
 	poll := l.load.claimed(now, found)
@@ -47,7 +47,12 @@ func (l *looker) hold(now time.Time) {
 		// It may have been set, or may be yet: clear it when it has run out.
 		l.stopPolling()
 		l.clearAt = now.Add(2 * maskLease)
-		l.failed(err)
+		if sqlState(err) == "" || connectionLost(err) {
+			l.failed(err)
+		} else {
+			l.d.log.Warn("the notifications could not be masked", "error", err)
+			l.agenda.owe(now, "recheck")
+		}
 		return
 	}
 	failpoint("masked")
@@ -58,6 +63,20 @@ func (l *looker) stopPolling() {
 	l.load.end(time.Now())
 	if l.mask.stage == stagePolling {
 		l.mask.leave()
+	}
+}
+
+// maskable notes whether the lease is there and may be set. Both may change: rights
+// are granted, schemas migrated.
+func (l *looker) maskable(yes bool) {
+	switch {
+	case yes && !l.masks:
+		l.masks = true
+		l.cover()
+	case !yes && l.masks:
+		l.masks, l.mask = false, mask{}
+		l.load.end(time.Now())
+		l.d.wake.setMasked(false)
 	}
 }
 
@@ -74,13 +93,15 @@ func (l *looker) cover() {
 }
 
 // unmask takes the steps back to sleep up to the barrier. It reports whether the
-// database worked.
+// database can be used.
 func (l *looker) unmask() bool {
 	now := time.Now()
-	if l.mask.stage == stageClearing && !now.Before(l.clearAt) {
+	if now.Before(l.clearAt) {
+		return true
+	}
+	if l.mask.stage == stageClearing {
 		if err := l.d.table.clear(l.inHand); err != nil {
-			l.failed(err)
-			return false
+			return l.stillMasked(err)
 		}
 		l.mask.cleared()
 		l.d.wake.setMasked(false)
@@ -89,8 +110,7 @@ func (l *looker) unmask() bool {
 	if l.mask.stage == stageDrawing {
 		x, err := l.d.table.draw(l.inHand)
 		if err != nil {
-			l.failed(err)
-			return false
+			return l.stillMasked(err)
 		}
 		l.mask.drew(x)
 		failpoint("after-draw")
@@ -100,11 +120,24 @@ func (l *looker) unmask() bool {
 	return true
 }
 
-// saw notes a look at the whole table, and a pass over what it saw. While older
-// transactions run, another one is wanted: soon at first, then at growing
-// intervals, for they may run for hours.
-func (l *looker) saw(xmin uint64, claimed bool) {
-	if claimed {
+// stillMasked handles a step that failed. If the server refuses it, tasks flow all the
+// same: the next look tells whether the lease is there and may be set.
+func (l *looker) stillMasked(err error) bool {
+	if sqlState(err) == "" || connectionLost(err) {
+		l.failed(err)
+		return false
+	}
+	l.d.log.Warn("the notifications could not be unmasked, trying again", "error", err)
+	l.clearAt = time.Now().Add(time.Second)
+	l.agenda.owe(time.Now(), "recheck")
+	return true
+}
+
+// saw notes a look at the whole table, and whether the pass over what it saw was
+// complete. While older transactions run, another one is wanted: soon at first, then
+// at growing intervals, for they may run for hours.
+func (l *looker) saw(xmin uint64, complete bool) {
+	if complete {
 		l.mask.saw(xmin)
 	}
 	if l.mask.stage == stageWaiting {
@@ -128,6 +161,6 @@ func (l *looker) handOver(ctx context.Context) {
 		err = l.d.table.handOver(ctx, l.d.channel)
 	}
 	if err != nil {
-		l.d.log.Warn("the other dispatchers could not be told to look, their next sweep will", "error", err)
+		l.d.log.Warn("the other dispatchers could not be told to look; their next sweep finds what was skipped", "error", err)
 	}
 }

@@ -223,12 +223,12 @@ func TestWakeState(t *testing.T) {
 		if w.snapshot().Healthy || !errors.Is(cause, errNoCanary) {
 			t.Errorf("after two seconds of silence: %+v, restarted for %v", w.snapshot(), cause)
 		}
-		w.triggerSeen("missing")
+		w.triggerSeen("missing", true)
 		w.heard()
 		if w.snapshot().Healthy {
 			t.Error("healthy without a trigger")
 		}
-		w.triggerSeen(triggerVersion)
+		w.triggerSeen(triggerVersion, true)
 		w.heard()
 		if want := []bool{true, false, false, true}; fmt.Sprint(changes) != fmt.Sprint(want) {
 			t.Errorf("changes %v, want %v", changes, want)

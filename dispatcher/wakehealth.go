@@ -12,8 +12,8 @@ import (
 // before the wake source counts as broken.
 const canaryTimeout = 2 * time.Second
 
-// wakeState knows whether wakes arrive. Each look at the table sends a canary
-// through the real channel; a pooler that swallows notifications looks like
+// wakeState knows whether wakes arrive. With looks at the table, one per interval, a
+// canary goes through the real channel; a pooler that swallows notifications looks like
 // silence otherwise. The source itself finds a connection that leads nowhere.
 type wakeState struct {
 	mode WakeMode
@@ -97,11 +97,15 @@ func (w *wakeState) heard() {
 	}
 }
 
-// triggerSeen notes what the insert trigger was like when last looked at.
-func (w *wakeState) triggerSeen(version string) {
+// triggerSeen notes what the insert trigger was like when last looked at, and
+// whether the lease that it reads may be set.
+func (w *wakeState) triggerSeen(version string, masks bool) {
 	problem, remark := "", ""
 	switch version {
 	case triggerVersion:
+		if !masks {
+			remark = "this role may not set the sequence outbox_mask, so that producers notify under load, too, which slows them down: grant it select, update on that sequence"
+		}
 	case "v1":
 		remark = "the insert trigger outbox_notify is of an older version and notifies under load, too, which slows down the writers: run 'dispatcher migrate up'"
 	case "missing", "disabled":
@@ -111,13 +115,18 @@ func (w *wakeState) triggerSeen(version string) {
 	}
 	w.mu.Lock()
 	w.problem, w.remark = problem, remark
-	healthy := w.health.Healthy
+	h := w.health
+	news := problem == "" && h.Healthy && h.Detail != remark
+	if news {
+		w.health.Detail = remark
+		h = w.health
+	}
 	w.mu.Unlock()
 	switch {
 	case problem != "":
 		w.set(false, problem)
-	case healthy:
-		w.set(true, remark)
+	case news:
+		w.changed(h)
 	}
 }
 
