@@ -65,8 +65,8 @@ $$;
 
 -- The condition reads the sequence with the rights of the producer. It is a time
 -- and nothing else, and only a role with UPDATE can set it. The right is granted
--- here, where it is needed, because a restore without privileges takes it away,
--- and every INSERT would fail.
+-- here, where it is needed, because a restore without privileges takes it away:
+-- every INSERT would fail then, or notify, depending on PostgreSQL's version.
 do $$
 begin
   if not pg_catalog.has_sequence_privilege('public', 'outbox_mask', 'select') then

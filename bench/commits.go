@@ -123,8 +123,9 @@ func (c *commitsCmd) complete(b *bench) error {
 
 func (c *commitsCmd) length() time.Duration { return time.Duration(c.Seconds * float64(time.Second)) }
 
-// rounds measures n parts in turn, up to so many rounds: one at least, and without
-// --long no further one that would not end in time. The last one is told so.
+// rounds measures n parts in turn, up to so many rounds, of which the first two are
+// always measured; without --long no further one that would not end in time. The last
+// one is told so.
 func (b *bench) rounds(ctx context.Context, end time.Time, most, n int, measure func(ctx context.Context, part int, last bool) error) error {
 	var longest time.Duration
 	for round, last := 0, false; !last; round++ {

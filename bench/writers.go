@@ -68,7 +68,7 @@ func openWriters(ctx context.Context, l *lane, n int, delay time.Duration) (_ *w
 	for i := range n {
 		g.Go(func() (err error) {
 			if w.conns[i], err = pgx.ConnectConfig(connecting, cfg); err != nil {
-				return fmt.Errorf("connect %d writers to PostgreSQL: %w", n, err)
+				return fmt.Errorf("connect %d writers to PostgreSQL (if --dsn is not a superuser's, take --flush-delay=0): %w", n, err)
 			}
 			if _, err := w.conns[i].Prepare(connecting, writeStmt, l.named(writeSQL)); err != nil {
 				return fmt.Errorf("prepare an insert: %w", err)

@@ -26,8 +26,8 @@ type Listen struct {
 	// Channel is the channel that the insert trigger notifies.
 	Channel string
 	// Canary is a payload that is no wake but a test of the channel by this
-	// process; OnCanary is called for each that arrives. Payloads of others'
-	// tests are ignored.
+	// process; OnCanary is called for each that arrives, from the goroutine of Run.
+	// Payloads of others' tests are ignored. Both functions must be set.
 	Canary   string
 	OnCanary func()
 	// OnCover is called when another dispatcher, which masked the notifications
@@ -96,7 +96,7 @@ func await(ctx context.Context, conn *pgx.Conn) (*pgconn.Notification, error) {
 			return n, err
 		}
 		if err := ping(ctx, conn.PgConn()); err != nil {
-			return nil, fmt.Errorf("no sign of life from the server within %v: %w", pingTimeout, err)
+			return nil, fmt.Errorf("no sign of life from the server, which has %v to give one: %w", pingTimeout, err)
 		}
 	}
 }

@@ -13,7 +13,8 @@ const (
 	fullScore = 16
 	// worthwhile is how long a phase of polling must last to have been right.
 	worthwhile = 100 * time.Millisecond
-	// A phase that was not delays the next one.
+	// minTrial is the delay after a phase that was too short; it doubles with each
+	// one in a row, up to maxTrial.
 	minTrial, maxTrial = 50 * time.Millisecond, time.Second
 )
 

@@ -13,7 +13,7 @@ import (
 	"github.com/outbox-dispatcher/outbox/internal/pgtest"
 )
 
-var stressFor = flag.Duration("stress", 8*time.Second, "how long to look for tasks that the masked wake leaves behind")
+var stressFor = flag.Duration("stress", 5*time.Second, "how long to look for tasks that the masked wake leaves behind")
 
 // The masked wake on a real database, with no sweep to hide a fault: many
 // producers whose transactions stay open for a random time, two dispatchers that
@@ -53,13 +53,21 @@ func TestMaskStress(t *testing.T) {
 		}
 		wg.Wait()
 		r.awaitSettled()
+		// The next round finds them asleep, or on the last steps to it.
+		eventually(t, "the notifications are not masked", func() error {
+			if n := query[int64](r, `select last_value from outbox_mask`); n != 0 {
+				return fmt.Errorf("the lease is %d", n)
+			}
+			return nil
+		})
 		if t.Failed() {
 			return
 		}
 	}
 	phases := see(r.observer, func(w *watcher) int { return w.wakes["unmask"] })
 	t.Logf("%d rounds, up to %d tasks, %d looks on the way back to sleep", rounds, tasks, phases)
-	if phases < rounds/2 {
+	// A look on the way back that was wanted for another reason, too, is not counted.
+	if phases < rounds/4 {
 		t.Errorf("the notifications were hardly ever masked: %d looks on the way back to sleep in %d rounds", phases, rounds)
 	}
 }
@@ -68,6 +76,7 @@ func TestMaskStress(t *testing.T) {
 // are rolled back, some have a transaction id for long before.
 func produceSlowly(t *testing.T, conn *pgx.Conn, longest time.Duration) error {
 	ctx := t.Context()
+	// Not a wait for anything: it is what the transaction does besides.
 	pause := func() { time.Sleep(rand.N(longest + 1)) }
 	tx, err := conn.Begin(ctx)
 	if err != nil {

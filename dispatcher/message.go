@@ -81,9 +81,9 @@ func appendMessageID(b []byte, source string, t *Task) []byte {
 	return strconv.AppendInt(b, t.CreatedAt.UnixMicro(), 36)
 }
 
-// letter is a message with room for the values of its headers: one allocation
+// roomyMsg is a message with room for the values of its headers: one allocation
 // instead of six.
-type letter struct {
+type roomyMsg struct {
 	msg    nats.Msg
 	values [5]string
 }
@@ -111,7 +111,7 @@ func message(prefix, source string, t *Task) (*nats.Msg, error) {
 	b = t.CreatedAt.UTC().AppendFormat(b, createdAtLayout)
 	text := string(b)
 
-	l := &letter{values: [5]string{text[subject:msgID], text[msgID:id], t.Kind, strconv.Itoa(t.Attempt), text[id:]}}
+	l := &roomyMsg{values: [5]string{text[subject:msgID], text[msgID:id], t.Kind, strconv.Itoa(t.Attempt), text[id:]}}
 	h := make(nats.Header, len(l.values))
 	for i, name := range [...]string{jetstream.MsgIDHeader, HeaderTaskID, HeaderKind, HeaderAttempt, HeaderCreatedAt} {
 		h[name] = l.values[i : i+1 : i+1]

@@ -13,7 +13,8 @@ import (
 const (
 	// peekSQL is the whole cost of an idle dispatcher: one statement per sweep
 	// that says whether anything is due, when the next task will be, and
-	// which insert trigger is there, and that sends the canary. The "order by"
+	// which insert trigger is there (its argument is the version, see trigger.sql), and
+	// that sends the canary. The "order by"
 	// keeps the plan on the due index whatever the statistics say. The oldest
 	// running transaction is that of the snapshot that the rest was seen with.
 	//

@@ -74,9 +74,9 @@ func (p *natsPublisher) publish(ctx context.Context, tasks []Task, deadline time
 	results := make([]Result, len(tasks))
 	futures := make([]jetstream.PubAckFuture, len(tasks))
 	begun := time.Now()
-	w := waiting{begun: begun, limit: fetchLimit(p.nc), denied: p.denied.next()}
+	w, limit := waiting{begun: begun, denied: p.denied.next()}, fetchLimit(p.nc)
 	for i := range tasks {
-		futures[i], results[i] = p.send(&tasks[i], deadline, &w)
+		futures[i], results[i] = p.send(&tasks[i], deadline, limit)
 		if i == 0 {
 			failpoint("after-first-publish")
 		}
@@ -99,21 +99,21 @@ func (p *natsPublisher) publish(ctx context.Context, tasks []Task, deadline time
 func (p *natsPublisher) subject(t *Task) string { return p.prefix + "." + t.Kind }
 
 // send hands one message to the client. A nil future comes with the result.
-func (p *natsPublisher) send(t *Task, deadline time.Time, w *waiting) (jetstream.PubAckFuture, Result) {
+func (p *natsPublisher) send(t *Task, deadline time.Time, limit int64) (jetstream.PubAckFuture, Result) {
 	// A process that was frozen must not publish what others may have sent
 	// meanwhile: by then the server has given the rows back.
 	if now := time.Now(); now.After(deadline) {
 		return nil, Result{Outcome: Unavailable, Err: errTooLate, Acked: now}
 	}
-	if int64(t.size) > w.limit {
-		return nil, rejected(fmt.Errorf("body of %d bytes: the broker takes at most %d (max_payload), headers included; send a reference instead", t.size, w.limit))
+	if int64(t.size) > limit {
+		return nil, rejected(fmt.Errorf("body of %d bytes: the broker takes at most %d (max_payload), headers included; send a reference instead", t.size, limit))
 	}
 	msg, err := message(p.prefix, p.source, t)
 	if err != nil {
 		return nil, rejected(err)
 	}
-	if size := wireSize(msg); int64(size) > w.limit {
-		return nil, rejected(fmt.Errorf("message of %d bytes, headers included: the broker takes at most %d (max_payload); send a reference instead", size, w.limit))
+	if size := wireSize(msg); int64(size) > limit {
+		return nil, rejected(fmt.Errorf("message of %d bytes, headers included: the broker takes at most %d (max_payload); send a reference instead", size, limit))
 	}
 	f, err := p.js.PublishMsgAsync(msg, p.opts...)
 	if err != nil {
@@ -137,7 +137,6 @@ func fetchLimit(nc *nats.Conn) int64 {
 // waiting is what the acknowledgements of one claim wait for besides themselves.
 type waiting struct {
 	begun  time.Time
-	limit  int64 // the broker's max_payload
 	expire <-chan time.Time
 	late   bool            // expire has fired
 	denied <-chan struct{} // closed at a violation of permissions, of any subject

@@ -131,6 +131,6 @@ func produceSlowly(conn *pgx.Conn) error {
 	if _, err := tx.Exec(ctx, `insert into outbox (kind, payload) values ('slow', '{}')`); err != nil {
 		return fmt.Errorf("insert: %w", err)
 	}
-	time.Sleep(rand.N(30 * time.Millisecond))
+	time.Sleep(rand.N(30 * time.Millisecond)) // what the transaction does besides
 	return tx.Commit(ctx)
 }

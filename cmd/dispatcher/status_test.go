@@ -78,7 +78,7 @@ func TestStatusShowsTheMask(t *testing.T) {
 		pgtest.Exec(t, conn, `select setval('outbox_mask', (extract(epoch from clock_timestamp()) * 1000)::bigint + 4900)`)
 		s, text := fullStatus(t, reader, "public")
 		m := s.Wake.Mask
-		if m.State != "held" || !strings.Contains(text, "masked by a polling dispatcher for another ") {
+		if m.State != "held" || !strings.Contains(text, "masked by a dispatcher that polls, for another ") {
 			return false
 		}
 		if m.RemainingMS == nil || *m.RemainingMS < 1 || *m.RemainingMS > 4900 {

@@ -38,8 +38,8 @@ func (s *status) triggerRemedy() string {
 
 // mask tells whether a polling dispatcher has masked the notifications.
 type mask struct {
-	// State is "open" (inserts notify), "held" (they need not, for a dispatcher
-	// polls), "missing" (the schema is too old to have a mask) or "unknown" (this
+	// State is "open" (not masked), "held" (inserts need not notify, for a
+	// dispatcher polls), "missing" (the schema is too old to have a mask) or "unknown" (this
 	// role may not read it).
 	State string `json:"state"`
 	// RemainingMS is for how long it is held, if it is not renewed; null unless
@@ -89,7 +89,7 @@ func (m mask) words(schema string) string {
 	case "unknown":
 		return "this role may not read it: grant select on sequence " + pgx.Identifier{schema, "outbox_mask"}.Sanitize() + " to it"
 	case "held":
-		return fmt.Sprintf("masked by a polling dispatcher for another %d ms", *m.RemainingMS)
+		return fmt.Sprintf("masked by a dispatcher that polls, for another %d ms", *m.RemainingMS)
 	}
-	return "inserts notify"
+	return "not masked"
 }

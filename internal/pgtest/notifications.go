@@ -37,6 +37,7 @@ func BlockNotifications(tb testing.TB, server *pgserver.Server) (release func())
 		if time.Since(begun) > time.Minute {
 			tb.Fatal("pgtest: no commit waits for a standby")
 		}
+		time.Sleep(5 * time.Millisecond) // between two questions
 	}
 	return func() {
 		tb.Helper()
