@@ -33,9 +33,11 @@ type load struct {
 	eager bool
 }
 
-// claimed notes a claim that ended now and reports whether to poll.
-func (l *load) claimed(now time.Time, found int) (poll bool) {
-	if !l.polling && now.Sub(l.last) > scoreGap {
+// claimed notes a claim, for which the dispatcher was there at ready and which ended
+// now, and reports whether to poll. The time that a claim takes, or waits for a
+// worker, is no sleep.
+func (l *load) claimed(ready, now time.Time, found int) (poll bool) {
+	if !l.polling && ready.Sub(l.last) > scoreGap {
 		l.score = 0
 	}
 	l.last = now

@@ -21,12 +21,13 @@ func drive(l *load, gap, span time.Duration) (polling float64) {
 		if !was && due > now {
 			now = due
 		}
+		ready := now
 		found := 0
 		for ; due <= now; due = next(due) {
 			found++
 		}
 		now += claim
-		if l.claimed(start.Add(now), found) {
+		if l.claimed(start.Add(ready), start.Add(now), found) {
 			now += pollPause(found)
 		}
 		if was {
@@ -59,7 +60,7 @@ func TestPollingEndsSoonAfterTheLastTask(t *testing.T) {
 	var l load
 	drive(&l, time.Second/20000, time.Second)
 	at, n := time.Unix(10, 0), 0
-	for ; l.claimed(at, 0); n++ {
+	for ; l.claimed(at, at, 0); n++ {
 		at = at.Add(time.Millisecond)
 	}
 	if n < 10 || n > 25 {
@@ -67,11 +68,27 @@ func TestPollingEndsSoonAfterTheLastTask(t *testing.T) {
 	}
 }
 
+// A claim that takes long, or waits for a worker, is no sleep: with a backlog or a
+// distant database the notifications are of no more use.
+func TestSlowClaimsAreLoad(t *testing.T) {
+	var l load
+	now := time.Unix(0, 0)
+	for range beginScore {
+		ready := now
+		now = now.Add(10 * scoreGap)
+		l.claimed(ready, now, 1000)
+	}
+	if !l.polling {
+		t.Errorf("does not poll after %d claims one after the other", beginScore)
+	}
+}
+
 // After a pause the count begins anew: four tasks in an hour are no load.
 func TestScatteredTasksAreNoLoad(t *testing.T) {
 	var l load
 	for i := range 100 {
-		if l.claimed(time.Unix(0, 0).Add(time.Duration(i)*(scoreGap+time.Millisecond)), 1) {
+		now := time.Unix(0, 0).Add(time.Duration(i) * (scoreGap + time.Millisecond))
+		if l.claimed(now, now, 1) {
 			t.Fatalf("polls after %d tasks", i+1)
 		}
 	}
@@ -84,7 +101,7 @@ func TestUselessPollingIsPutOff(t *testing.T) {
 	now := time.Unix(0, 0)
 	step := func(found int) bool {
 		now = now.Add(time.Millisecond)
-		return l.claimed(now, found)
+		return l.claimed(now, now, found)
 	}
 	useless := func() (wait time.Duration) {
 		begun := now

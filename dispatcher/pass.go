@@ -15,16 +15,15 @@ import (
 func (l *looker) pass(hot bool) (found int, complete bool) {
 	from := place{}
 	for {
-		select {
-		case <-l.claiming.Done():
+		ready := time.Now()
+		if !l.slot() {
 			return found, false
-		case l.d.slots <- struct{}{}:
 		}
 		if open, _ := l.d.circuit.open(); open || l.claiming.Err() != nil {
 			<-l.d.slots
 			return found, false
 		}
-		c := l.claim(hot, from)
+		c := l.claim(hot, from, ready)
 		if c == nil || len(c.tasks) == 0 {
 			<-l.d.slots
 			return found, c != nil
@@ -40,8 +39,29 @@ func (l *looker) pass(hot bool) (found int, complete bool) {
 	}
 }
 
-// claim makes one claim of a pass. It returns nil on failure.
-func (l *looker) claim(hot bool, from place) *claim {
+// slot waits for a free worker; false: claiming has ended. Meanwhile notifications
+// are of no use, so a mask that is held stays.
+func (l *looker) slot() bool {
+	for {
+		renew := time.NewTimer(maskRenew)
+		select {
+		case <-l.claiming.Done():
+			renew.Stop()
+			return false
+		case l.d.slots <- struct{}{}:
+			renew.Stop()
+			return true
+		case <-renew.C:
+			if l.mask.stage == stagePolling {
+				l.hold(time.Now())
+			}
+		}
+	}
+}
+
+// claim makes one claim of a pass, for which it was there at ready. It returns nil on
+// failure.
+func (l *looker) claim(hot bool, from place, ready time.Time) *claim {
 	a := l.ask(hot, from)
 	begun := time.Now()
 	c, err := l.d.table.claim(l.inHand, a)
@@ -51,7 +71,7 @@ func (l *looker) claim(hot bool, from place) *claim {
 	}
 	l.worked()
 	l.d.cfg.Observer.Claimed(len(c.tasks), time.Since(begun))
-	l.moderate(len(c.tasks))
+	l.moderate(ready, len(c.tasks))
 	if len(c.tasks) > 0 {
 		l.d.fit.Store(fitting(c, l.d.cfg.Batch, l.d.cfg.BatchBytes))
 		l.d.careful.Add(-min(int64(len(c.tasks)), max(l.d.careful.Load(), 0)))

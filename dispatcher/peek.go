@@ -43,7 +43,7 @@ select (select id
        (select coalesce(pg_catalog.has_sequence_privilege(mask, 'select') and pg_catalog.has_sequence_privilege(mask, 'update'), false)
           from pg_catalog.to_regclass($4) as mask),
        pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())::text::bigint,
-       clock_timestamp(),
+       (extract(epoch from clock_timestamp()) * 1000)::bigint,
        case when $2::text <> ''
             then concat(pg_catalog.set_config('synchronous_commit', 'off', true),
                         pg_catalog.set_config('lock_timeout', '500', true),
@@ -94,14 +94,16 @@ func (t *table) peek(ctx context.Context, schema, channel, canary string) (o out
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
 	var next *float64
+	var clock int64 // not a timestamp: the session may write those in any style
 	var quiet bool
-	err = t.pool.QueryRow(ctx, t.peekStmt, schema, channel, canary, t.maskName).Scan(&o.due, &next, &o.trigger, &o.masks, &o.xmin, &o.clock, &quiet)
+	err = t.pool.QueryRow(ctx, t.peekStmt, schema, channel, canary, t.maskName).Scan(&o.due, &next, &o.trigger, &o.masks, &o.xmin, &clock, &quiet)
 	if channel != "" && o.trigger != "" && sqlState(err) == "55P03" { // lock_not_available
 		o.silenced = true // the row came, its commit failed
 	}
 	if err != nil && !o.silenced {
 		return o, fmt.Errorf("look for due tasks: %w", err)
 	}
+	o.clock = time.UnixMilli(clock)
 	if next != nil {
 		o.planned = true
 		o.next = time.Duration(min(*next, (365*24*time.Hour).Seconds()) * float64(time.Second))

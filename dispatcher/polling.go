@@ -23,9 +23,9 @@ func (l *looker) fresh() {
 
 // moderate notes what a claim found. It masks the notifications as long as it is
 // worth while to poll, if it may and knows the server's clock.
-func (l *looker) moderate(found int) {
+func (l *looker) moderate(ready time.Time, found int) {
 	now := time.Now()
-	poll := l.load.claimed(now, found)
+	poll := l.load.claimed(ready, now, found)
 	switch {
 	case !l.masks || l.clockAt.IsZero():
 	case poll:
@@ -46,13 +46,8 @@ func (l *looker) hold(now time.Time) {
 	if err := l.d.table.hold(l.inHand, l.clock.Add(now.Sub(l.clockAt)+maskLease)); err != nil {
 		// It may have been set, or may be yet: clear it when it has run out.
 		l.stopPolling()
-		l.clearAt = now.Add(2 * maskLease)
-		if sqlState(err) == "" || connectionLost(err) {
-			l.failed(err)
-		} else {
-			l.d.log.Warn("the notifications could not be masked", "error", err)
-			l.agenda.owe(now, "recheck")
-		}
+		l.clearAt = now.Add(maskLease)
+		l.maskFailed("the notifications cannot be masked", err)
 		return
 	}
 	failpoint("masked")
@@ -123,13 +118,22 @@ func (l *looker) unmask() bool {
 // stillMasked handles a step that failed. If the server refuses it, tasks flow all the
 // same: the next look tells whether the lease is there and may be set.
 func (l *looker) stillMasked(err error) bool {
-	if sqlState(err) == "" || connectionLost(err) {
+	l.clearAt = time.Now().Add(time.Second)
+	return l.maskFailed("the notifications cannot be unmasked, trying again", err)
+}
+
+// maskFailed notes a failed statement on the lease, and reports whether the database
+// can be used. A read-only role may claim all the same: a claim says "read write".
+func (l *looker) maskFailed(what string, err error) bool {
+	if code := sqlState(err); code == "" || code != "25006" && connectionLost(err) {
 		l.failed(err)
 		return false
 	}
-	l.d.log.Warn("the notifications could not be unmasked, trying again", "error", err)
-	l.clearAt = time.Now().Add(time.Second)
-	l.agenda.owe(time.Now(), "recheck")
+	now := time.Now()
+	if l.d.refusals.news(what, now) {
+		l.d.log.Warn(what, "error", err)
+	}
+	l.agenda.owe(now, "recheck")
 	return true
 }
 
