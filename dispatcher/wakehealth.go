@@ -163,7 +163,7 @@ func (w *wakeState) giveUp(now time.Time) {
 	w.expected = time.Time{}
 	restart := w.restart
 	w.mu.Unlock()
-	err := fmt.Errorf("%w within %v: a transaction pooler between, or a dead connection; give a direct address for listening", errNoCanary, canaryTimeout)
+	err := fmt.Errorf("%w within %v: a transaction pooler between, or a dead connection; give a direct address for listening (--listen-url)", errNoCanary, canaryTimeout)
 	w.set(false, err.Error())
 	if restart != nil {
 		restart(err)

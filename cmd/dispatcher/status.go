@@ -99,7 +99,7 @@ func (s sessions) String() string {
 	case s.Listening == 0 && s.Connections == 0:
 		return "none connected\t"
 	case s.Listening == 0:
-		return fmt.Sprintf("connected\tnone listens, as with --wake=poll; %d connections", s.Connections)
+		return fmt.Sprintf("connected\tnone listens: --wake=poll, or the wake is broken; %d connections", s.Connections)
 	}
 	return fmt.Sprintf("%d listening\t%d other connections", s.Listening, s.Connections)
 }

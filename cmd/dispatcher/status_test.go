@@ -78,7 +78,7 @@ func TestStatusShowsTheMask(t *testing.T) {
 		pgtest.Exec(t, conn, `select setval('outbox_mask', (extract(epoch from clock_timestamp()) * 1000)::bigint + 4900)`)
 		s, text := fullStatus(t, reader, "public")
 		m := s.Wake.Mask
-		if m.State != "held" || !strings.Contains(text, "masked by a dispatcher that polls, for another ") {
+		if m.State != "held" || !strings.Contains(text, "masked by a dispatcher that polls, or died, for another ") {
 			return false
 		}
 		if m.RemainingMS == nil || *m.RemainingMS < 1 || *m.RemainingMS > 4900 {
@@ -133,7 +133,7 @@ func TestStatusCountsItsOwnDispatchers(t *testing.T) {
 			return n.Listening == 1 && n.Connections > 0
 		})
 		n, text := statusOf(t, dsn, polled)
-		if n.Listening != 0 || n.Connections == 0 || !strings.Contains(text, "none listens, as with --wake=poll") {
+		if n.Listening != 0 || n.Connections == 0 || !strings.Contains(text, "none listens: --wake=poll, or the wake is broken") {
 			t.Errorf("%s sees of the one that polls %+v:\n%s", who, n, text)
 		}
 		if n, text := statusOf(t, dsn, idle); n != (sessions{}) || !strings.Contains(text, "none connected") {

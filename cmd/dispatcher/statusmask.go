@@ -89,7 +89,7 @@ func (m mask) words(schema string) string {
 	case "unknown":
 		return "this role may not read it: grant select on sequence " + pgx.Identifier{schema, "outbox_mask"}.Sanitize() + " to it"
 	case "held":
-		return fmt.Sprintf("masked by a dispatcher that polls, for another %d ms", *m.RemainingMS)
+		return fmt.Sprintf("masked by a dispatcher that polls, or died, for another %d ms", *m.RemainingMS)
 	}
 	return "not masked"
 }
