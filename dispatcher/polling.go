@@ -47,7 +47,7 @@ func (l *looker) hold(now time.Time) {
 		// It may have been set, or may be yet: clear it when it has run out.
 		l.stopPolling()
 		l.clearAt = now.Add(maskLease)
-		l.maskFailed("the notifications cannot be masked", err)
+		l.maskFailed("set the lease", err)
 		return
 	}
 	failpoint("masked")
@@ -119,7 +119,7 @@ func (l *looker) unmask() bool {
 // same: the next look tells whether the lease is there and may be set.
 func (l *looker) stillMasked(err error) bool {
 	l.clearAt = time.Now().Add(time.Second)
-	return l.maskFailed("the notifications cannot be unmasked, trying again", err)
+	return l.maskFailed("clear the lease and draw a barrier", err)
 }
 
 // maskFailed notes a failed statement on the lease, and reports whether the database
@@ -131,7 +131,7 @@ func (l *looker) maskFailed(what string, err error) bool {
 	}
 	now := time.Now()
 	if l.d.refusals.news(what, now) {
-		l.d.log.Warn(what, "error", err)
+		l.d.log.Warn("a step of masking the notifications failed, trying again", "step", what, "error", err)
 	}
 	l.agenda.owe(now, "recheck")
 	return true
