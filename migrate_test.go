@@ -198,6 +198,7 @@ func TestFiveMigratorsAtOnce(t *testing.T) {
 		})
 	}
 	wg.Wait()
+	slices.SortFunc(applied, func(a, b outbox.Migration) int { return a.Version - b.Version })
 	if !cmp.Equal(applied, all, ignoreTime) {
 		t.Errorf("together they applied %v, want each step once", applied)
 	}

@@ -20,8 +20,8 @@ import (
 // to find the tasks.
 func TestKilledWithTheMask(t *testing.T) {
 	t.Parallel()
-	// The first time that the lease is cleared is at the start.
-	for _, point := range []string{"masked#1", "after-clear#2", "after-draw#2"} {
+	// The first times that the lease is cleared are at the start.
+	for _, point := range []string{"masked#1", "after-clear#5", "after-draw#5"} {
 		t.Run(point, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t)
