@@ -1,6 +1,7 @@
 package dispatcher
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -225,4 +226,47 @@ func TestRightsOnTheMaskComeAndGo(t *testing.T) {
 		})
 		r.awaitSettled()
 	}
+}
+
+// slowPublisher waits until it is let go on.
+type slowPublisher struct {
+	publisher
+	goOn chan struct{}
+}
+
+func (s *slowPublisher) publish(ctx context.Context, tasks []Task, deadline time.Time) []Result {
+	<-s.goOn
+	return s.publisher.publish(ctx, tasks, deadline)
+}
+
+// While all workers are busy with a slow broker, a notification is of no use: the mask
+// that is held is renewed.
+func TestMaskIsRenewedWhileWorkersAreBusy(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	slow := &slowPublisher{goOn: make(chan struct{})}
+	d := r.make(func(c *Config) { c.Workers = 1 })
+	d.eager = true
+	d.wrap = func(p publisher) publisher {
+		slow.publisher = p
+		return slow
+	}
+	run := r.run(d)
+	eventually(t, "wakes arrive", healthyWake(run))
+	r.insert("stuck", `{}`)
+	eventually(t, "the mask is held", func() error {
+		if !run.Health().Wake.Masked {
+			return errors.New("it is not")
+		}
+		return nil
+	})
+	first := query[int64](r, `select last_value from outbox_mask`)
+	eventually(t, "it is renewed three times", func() error {
+		if n := query[int64](r, `select last_value from outbox_mask`); n < first+3*maskRenew.Milliseconds() {
+			return fmt.Errorf("by %d ms", n-first)
+		}
+		return nil
+	})
+	close(slow.goOn)
+	r.awaitSettled()
 }

@@ -69,6 +69,10 @@ func (l *looker) maskable(yes bool) {
 		l.masks = true
 		l.cover()
 	case !yes && l.masks:
+		if l.mask.stage != stageAsleep {
+			// The lease cannot be cleared; look when it has run out.
+			l.agenda.owe(time.Now().Add(maskLease), "recheck")
+		}
 		l.masks, l.mask = false, mask{}
 		l.load.end(time.Now())
 		l.d.wake.setMasked(false)
