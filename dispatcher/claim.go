@@ -156,7 +156,7 @@ func (c *claim) read(ctx context.Context, a ask, begun time.Time) (err error) {
 	if a.large {
 		stmt = c.table.cutStmt
 	}
-	batch.Queue(stmt, a.hot, a.from.timestamp(), a.from.id, a.tasks, a.bytes, a.fetch, c.table.held.list(begun), c.table.leftOut(a, begun))
+	batch.Queue(stmt, a.hot, a.from.timestamp(), a.from.id, a.tasks, c.table.held.list(begun), c.table.leftOut(a, begun), a.bytes, a.fetch)
 	res := c.conn.SendBatch(ctx, &batch)
 	defer func() {
 		if closeErr := res.Close(); err == nil && closeErr != nil {

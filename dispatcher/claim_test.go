@@ -133,7 +133,7 @@ func TestClaimNeverTakesMoreThanItsLimit(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, stmt := range []string{tab.claimStmt, tab.cutStmt} {
-			tag, err := tx.Exec(t.Context(), stmt, false, place{}.timestamp(), 0, 5, 1<<20, 1<<20, []int64{}, []string{})
+			tag, err := tx.Exec(t.Context(), stmt, false, place{}.timestamp(), 0, 5, []int64{}, []string{}, 1<<20, 1<<20)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -161,7 +161,7 @@ func claimPlan(t *testing.T, r *rig, tab *table, from place) (plan string, buffe
 		t.Fatal(err)
 	}
 	rows, err := tx.Query(t.Context(), "explain (analyze, buffers, costs off, timing off) "+tab.claimStmt,
-		false, from.timestamp(), from.id, 100, 1<<20, 1<<20, []int64{}, []string{})
+		false, from.timestamp(), from.id, 100, []int64{}, []string{}, 1<<20, 1<<20)
 	if err != nil {
 		t.Fatal(err)
 	}

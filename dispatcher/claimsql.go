@@ -34,8 +34,8 @@ select set_config('statement_timeout', $1::text, true),
 	// The claim marks due tasks as sent, oldest first, before they are: most
 	// succeed, so most cost one write. $1-$3: start after this place in the
 	// due index, or a little before now if that is later and $1 is set; $4:
-	// number of tasks; $5: bytes of bodies; $6: largest body to fetch; $7
-	// and $8: tasks and kinds to leave out.
+	// number of tasks; $5 and $6: tasks and kinds to leave out; $7: bytes of
+	// bodies; $8: largest body to fetch.
 	//
 	// The materialised CTE matters: "id in (select ... limit n)" may be run
 	// anew for each row and claim far more than n. The size is exact for
@@ -47,19 +47,24 @@ with due as materialized (
   select id, send_after,
          coalesce(octet_length(body),
                   case when pg_catalog.pg_column_size(payload) <= 2000 then pg_catalog.pg_column_size(payload)
-                       else octet_length(payload::text) end) as size
+                       else octet_length(payload::text) end) as size` + lockDueSQL + `
+)`
+
+	// lockDueSQL is where the tasks of a claim come from.
+	//
+	// Based on the Agent Wranglers data playbook: https://agentwranglers.se/playbook/data/transactions-and-concurrency/outbox
+	lockDueSQL = `
     from {outbox}
    where sent_at is null
      and dead_at is null
      and send_after <= now()
      and (send_after, id) > (case when $1::boolean then greatest($2::timestamptz, now() - interval '2 seconds')
                                   else $2::timestamptz end, $3::bigint)
-     and id <> all($7::bigint[])
-     and kind <> all($8::text[])
+     and id <> all($5::bigint[])
+     and kind <> all($6::text[])
    order by send_after, id
    limit $4
-     for update skip locked
-)`
+     for update skip locked`
 
 	// allSQL takes all of them. If they turn out to be too large together, no
 	// body is fetched, and the claim is made again with cutSQL.
@@ -72,11 +77,11 @@ with due as materialized (
 	cutSQL = `, taken as materialized (
   select id, size
     from (select id, size,
-                 sum(case when size <= $6 then size else 0 end)
+                 sum(case when size <= $8 then size else 0 end)
                    over (order by send_after, id rows unbounded preceding)
-                 - case when size <= $6 then size else 0 end as before
+                 - case when size <= $8 then size else 0 end as before
             from due) as running
-   where before < $5
+   where before < $7
 )`
 
 	markSQL = `
@@ -86,9 +91,9 @@ update {outbox} as o
   from taken
  where o.id = taken.id
 returning o.id, o.kind, o.headers, o.attempts, o.created_at, o.send_after, taken.size,
-          case when taken.size <= $6 and (select sum(size) from taken where size <= $6) <= $5::bigint + $6::bigint
+          case when taken.size <= $8 and (select sum(size) from taken where size <= $8) <= $7::bigint + $8::bigint
                then o.payload end,
-          case when taken.size <= $6 and (select sum(size) from taken where size <= $6) <= $5::bigint + $6::bigint
+          case when taken.size <= $8 and (select sum(size) from taken where size <= $8) <= $7::bigint + $8::bigint
                then o.body end,
           now()`
 )

@@ -53,7 +53,7 @@ type looker struct {
 	// clearAt holds back the clearing of a lease that may have been set late.
 	clearAt time.Time
 	drawnAt time.Time // when the barrier was drawn
-	// clock is the server's time, read at clockAt.
+	// clock is the server's time, read at clockAt, by the look that sets masks.
 	clock, clockAt time.Time
 }
 
@@ -267,13 +267,13 @@ func sqlState(err error) string {
 // rowFault reports whether the database refused because of a row's content, not
 // because of its own state.
 func rowFault(err error) bool {
-	pgErr, ok := errors.AsType[*pgconn.PgError](err)
-	if !ok {
+	code := sqlState(err)
+	if code == "" {
 		return false
 	}
-	switch pgErr.Code[:2] {
+	switch code[:2] {
 	case "22", "23", "P0", "54": // data exception, constraint, raised by a trigger, program limit
 		return true
 	}
-	return pgErr.Code == "XX001" || pgErr.Code == "XX002" // data or index corrupted
+	return code == "XX001" || code == "XX002" // data or index corrupted
 }

@@ -44,8 +44,8 @@ package dispatcher
 // that one renews it. A dispatcher that dies leaves a lease that runs out; what was
 // skipped under it is found by the next sweep of another, or by steps 3 to 5, with
 // which each one that may set the lease begins when it starts to listen. One that is
-// stopped asks the others to do them in its place. A longer transaction elsewhere delays only the
-// end of 5, with producers notifying meanwhile.
+// stopped asks the others to do them in its place. A longer transaction elsewhere
+// delays only the end of 5, with producers notifying meanwhile.
 //
 // The test in mask_test.go searches all interleavings of these steps.
 type mask struct {

@@ -16,8 +16,8 @@ const (
 const (
 	// holdSQL sets the lease to $1 unless another's is longer. The value is
 	// absolute, so a statement that lingers on a broken connection and is executed
-	// late has no effect. 5,000 ms is the longest lease, as in trigger.sql. The setting is for its own commit, which must not wait
-	// for a disk or a standby.
+	// late has no effect. 5,000 ms is the longest lease, as in trigger.sql. The
+	// setting is for its own commit, which must not wait for a disk or a standby.
 	holdSQL = `
 select pg_catalog.set_config('synchronous_commit', 'off', true),
        pg_catalog.setval($2::pg_catalog.regclass,

@@ -9,9 +9,9 @@ import "time"
 type Observer interface {
 	// Woke is called for each wake; source is "notify", "poll" (the fast
 	// look of an unhealthy or absent wake source), "timer" (a task became due),
-	// "sweep" (the periodic look), "recheck" (a look soon after work was found, or a wake in vain) or
-	// "unmask" (a look on the way back to sleep after the notifications were
-	// masked, and when the dispatcher begins to listen).
+	// "sweep" (the periodic look), "recheck" (a look soon after work was found,
+	// or a wake in vain) or "unmask" (a look on the way back to sleep after the
+	// notifications were masked, and when the dispatcher begins to listen).
 	Woke(source string)
 	// Claimed is called after each claim, also an empty one.
 	Claimed(tasks int, took time.Duration)

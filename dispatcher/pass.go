@@ -43,15 +43,12 @@ func (l *looker) pass(hot bool) (found int, complete bool) {
 // are of no use, so a mask that is held stays.
 func (l *looker) slot() bool {
 	for {
-		renew := time.NewTimer(maskRenew)
 		select {
 		case <-l.claiming.Done():
-			renew.Stop()
 			return false
 		case l.d.slots <- struct{}{}:
-			renew.Stop()
 			return true
-		case <-renew.C:
+		case <-time.After(maskRenew):
 			if l.mask.stage == stagePolling {
 				l.hold(time.Now())
 			}

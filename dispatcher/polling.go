@@ -22,12 +22,12 @@ func (l *looker) fresh() {
 }
 
 // moderate notes what a claim found. It masks the notifications as long as it is
-// worth while to poll, if it may and knows the server's clock.
+// worth while to poll, if it may.
 func (l *looker) moderate(ready time.Time, found int) {
 	now := time.Now()
 	poll := l.load.claimed(ready, now, found)
 	switch {
-	case !l.masks || l.clockAt.IsZero():
+	case !l.masks:
 	case poll:
 		l.hold(now)
 	case l.mask.stage == stagePolling:
