@@ -144,27 +144,52 @@ func (b *bench) rounds(ctx context.Context, end time.Time, most, n int, measure 
 	return nil
 }
 
+// drainedLane is a fresh outbox whose dispatcher runs and has sent a first task.
+type drainedLane struct {
+	lane    *lane
+	product *product
+}
+
+// openDrained makes one of a variant. The caller must close it.
+func (b *bench) openDrained(ctx context.Context, r *rig, v variant) (_ *drainedLane, err error) {
+	d := &drainedLane{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, d.close(ctx))
+		}
+	}()
+	if d.lane, err = r.newLaneOf(ctx, v); err != nil {
+		return nil, err
+	}
+	// Inserted before the dispatcher starts, which looks at once: no wait for a poll.
+	if err := d.lane.add(ctx); err != nil {
+		return nil, err
+	}
+	if d.product, err = b.runProduct(ctx, d.lane, nil); err != nil {
+		return nil, err
+	}
+	return d, d.lane.drained(ctx, d.product, 1, arrival, nil)
+}
+
+func (d *drainedLane) close(ctx context.Context) (err error) {
+	if d.product != nil {
+		err = d.product.close(ctx)
+	}
+	if d.lane != nil {
+		err = errors.Join(err, d.lane.close(ctx))
+	}
+	return err
+}
+
 // measure lets writers write to a fresh outbox that a dispatcher drains.
 func (c *commitsCmd) measure(ctx context.Context, b *bench, r *rig, v variant, into *commitRuns) (err error) {
 	b.say("%s, %s", into.title(), v.title)
-	l, err := r.newLaneOf(ctx, v)
+	d, err := b.openDrained(ctx, r, v)
 	if err != nil {
 		return err
 	}
-	defer deferClose(ctx, &err, l)
-	// Inserted before the dispatcher starts, which looks at once: no wait for a poll.
-	if err := l.add(ctx); err != nil {
-		return err
-	}
-	p, err := b.runProduct(ctx, l, nil)
-	if err != nil {
-		return err
-	}
-	defer deferClose(ctx, &err, p)
-	if err := l.drained(ctx, p, 1, arrival, nil); err != nil {
-		return err
-	}
-	run, err := c.write(ctx, l, p, into)
+	defer deferClose(ctx, &err, d)
+	run, err := c.write(ctx, d.lane, d.product, into)
 	if err != nil {
 		return fmt.Errorf("%s, %s: %w", into.title(), v.title, err)
 	}
@@ -219,22 +244,12 @@ var bulkVariants = []variant{none, masked}
 // the last round; the others' tasks go away with their lane.
 func (c *commitsCmd) bulk(ctx context.Context, b *bench, r *rig, v variant, drain bool, into map[string]series) (err error) {
 	b.say("%d rows in one statement, %s", c.Bulk, v.title)
-	l, err := r.newLaneOf(ctx, v)
+	d, err := b.openDrained(ctx, r, v)
 	if err != nil {
 		return err
 	}
-	defer deferClose(ctx, &err, l)
-	if err := l.add(ctx); err != nil {
-		return err
-	}
-	p, err := b.runProduct(ctx, l, nil)
-	if err != nil {
-		return err
-	}
-	defer deferClose(ctx, &err, p)
-	if err := l.drained(ctx, p, 1, arrival, nil); err != nil {
-		return err
-	}
+	defer deferClose(ctx, &err, d)
+	l, p := d.lane, d.product
 	if err := l.rest(ctx); err != nil {
 		return err
 	}

@@ -61,13 +61,7 @@ func TestRoundsEndInTime(t *testing.T) {
 }
 
 func TestNotificationsOfTheTriggerAreCounted(t *testing.T) {
-	ctx := t.Context()
-	b := &bench{report: newReport("test"), progress: io.Discard}
-	r, err := b.start(ctx, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer closed(t, r)
+	r := testRig(t)
 	for _, c := range []struct {
 		variant variant
 		lease   bool
@@ -128,12 +122,7 @@ func countInserts(t *testing.T, r *rig, v variant, lease bool) int {
 
 func TestWritersCommitEachTaskOnce(t *testing.T) {
 	ctx := t.Context()
-	b := &bench{report: newReport("test"), progress: io.Discard}
-	r, err := b.start(ctx, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer closed(t, r)
+	r := testRig(t)
 	l, err := r.newLaneOf(ctx, none)
 	if err != nil {
 		t.Fatal(err)
@@ -167,6 +156,22 @@ func TestWritersCommitEachTaskOnce(t *testing.T) {
 	if _, err := w.run(ctx, time.Hour, func() {}); err == nil {
 		t.Error("writers without a table had no error")
 	}
+}
+
+// testRig has servers for one test.
+func testRig(t *testing.T) *rig {
+	t.Helper()
+	b := &bench{report: newReport("test"), progress: io.Discard}
+	r, err := b.start(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := r.close(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	})
+	return r
 }
 
 func closed(t *testing.T, c closer) {

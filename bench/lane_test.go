@@ -1,23 +1,13 @@
 package main
 
 import (
-	"io"
 	"strings"
 	"testing"
 )
 
 func TestVerifySeesWhatIsMissingAndWhatIsTooMuch(t *testing.T) {
 	ctx := t.Context()
-	b := &bench{report: newReport("test"), progress: io.Discard}
-	r, err := b.start(ctx, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := r.close(ctx); err != nil {
-			t.Error(err)
-		}
-	}()
+	r := testRig(t)
 	l, err := r.newLane(ctx)
 	if err != nil {
 		t.Fatal(err)
@@ -59,16 +49,7 @@ func TestVerifySeesWhatIsMissingAndWhatIsTooMuch(t *testing.T) {
 
 func TestFloorTableHasNoChecksButTheIndexes(t *testing.T) {
 	ctx := t.Context()
-	b := &bench{report: newReport("test"), progress: io.Discard}
-	r, err := b.start(ctx, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := r.close(ctx); err != nil {
-			t.Error(err)
-		}
-	}()
+	r := testRig(t)
 	l, err := newFloorLane(ctx, r)
 	if err != nil {
 		t.Fatal(err)
