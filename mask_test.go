@@ -44,10 +44,11 @@ func maskedBy(t *testing.T, admin *pgx.Conn, l *listener, insert func()) (wakes 
 	return 0
 }
 
-// triggerV1 is trigger.sql as it was before notifications could be masked.
-func triggerV1(t *testing.T) string {
+// olderTrigger is trigger.sql as it was in an older version: v1, before notifications
+// could be masked, or v2, with the whole condition in the trigger.
+func olderTrigger(t *testing.T, version string) string {
 	t.Helper()
-	text, err := os.ReadFile("testdata/trigger_v1.sql")
+	text, err := os.ReadFile("testdata/trigger_" + version + ".sql")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -191,7 +192,7 @@ func TestUpgradeFromTheUnmaskedTrigger(t *testing.T) {
 			t.Fatal(err)
 		}
 		insert("at version 1, whose trigger is not there", 0)
-		pgtest.Exec(t, conn, triggerV1(t)+enable)
+		pgtest.Exec(t, conn, olderTrigger(t, "v1")+enable)
 		insert("version 1", 1)
 		if _, err := outbox.Migrate(t.Context(), conn, outbox.MigrateOptions{NoTrigger: true}); err != nil {
 			t.Fatal(err)

@@ -18,12 +18,30 @@ begin
 end
 $$;
 
+-- Whether an insert has to notify: unless outbox_mask, the argument, promises that a
+-- dispatcher looks by itself. A lease of more than 5 s is nobody's: the clock was set
+-- back, or the value restored. Every function and operator is named in full, with
+-- all parentheses, instead of setting search_path for each call.
+create or replace function outbox_unmasked(mask regclass) returns boolean
+language plpgsql volatile
+as $$
+begin
+  return coalesce(
+    pg_catalog.abs(
+      (pg_catalog.pg_sequence_last_value(mask)
+        operator(pg_catalog.-) (pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) operator(pg_catalog.*) 1000))
+      operator(pg_catalog.-) 2500)
+    operator(pg_catalog.>) 2500, true);
+end
+$$;
+grant execute on function outbox_unmasked(regclass) to public;
+
 -- A transaction that notifies takes a lock of the whole cluster through its commit,
--- so commits run one at a time. Hence the condition: notify unless outbox_mask
--- promises that a dispatcher looks by itself. It is evaluated when the statement
--- has written its rows; that order is what the dispatcher relies on. A lease of
--- more than 5 s is nobody's: the clock was set back, or the value restored. The
--- sequence is bound by its identity, not by its name: no search_path matters.
+-- so commits run one at a time. Hence the condition. It is evaluated when the
+-- statement has written its rows; that order is what the dispatcher relies on. The
+-- sequence is bound by its identity, not by its name: no search_path matters. The
+-- condition is short because PostgreSQL reads it anew, from its stored text, for
+-- every statement, and a function only once per session.
 --
 -- The argument is the version of this protocol, for dispatchers to read.
 --
@@ -39,7 +57,7 @@ declare
 begin
   select tgenabled,
          tgfoid = 'outbox_notify()'::pg_catalog.regprocedure
-           and tgargs = 'v2\000'
+           and tgargs = 'v3\000'
            and tgtype = 4
            and tgenabled in ('O', 'A')
            and tgqual is not null
@@ -52,10 +70,8 @@ begin
     create or replace trigger outbox_notify
       after insert on outbox
       for each statement
-      when (coalesce(
-        pg_catalog.pg_sequence_last_value('outbox_mask'::pg_catalog.regclass)
-          - extract(epoch from pg_catalog.clock_timestamp()) * 1000 not between 0 and 5000, true))
-      execute function outbox_notify('v2');
+      when (outbox_unmasked('outbox_mask'))
+      execute function outbox_notify('v3');
     if state = 'A' then
       alter table outbox enable always trigger outbox_notify;
     end if;

@@ -124,6 +124,10 @@ func TestSearchPathOfTheProducerIsHarmless(t *testing.T) {
 		create view evil.pg_class as select oid, 'hijacked'::name as relname, relnamespace from pg_catalog.pg_class;
 		create function evil.outbox_check(relation oid, kind text, payload jsonb, body bytea, headers jsonb, ordering_key text, attempts int,
 			send_after timestamptz, created_at timestamptz, sent_at timestamptz, dead_at timestamptz, last_error text) returns boolean language sql as 'select true';
+		create function evil.yes(text, text) returns boolean language sql as 'select true';
+		create operator evil.~ (leftarg = text, rightarg = text, function = evil.yes);
+		create function evil.never(double precision, integer) returns boolean language sql as 'select false';
+		create operator evil.> (leftarg = double precision, rightarg = integer, function = evil.never);
 		set search_path = evil, pg_catalog, public`)
 	pgtest.Exec(t, conn, `insert into outbox (kind, payload) values ('a', '{}')`)
 	if got := l.wakes(t); got != 1 {
@@ -140,16 +144,18 @@ func TestTriggerSQLRepairsTheTrigger(t *testing.T) {
 	dsn := pgtest.NewEmptyDB(t)
 	conn := pgtest.Connect(t, dsn)
 	for name, damage := range map[string]string{
-		"missing":        `drop trigger outbox_notify on outbox`,
-		"disabled":       `alter table outbox disable trigger outbox_notify`,
-		"replica only":   `alter table outbox enable replica trigger outbox_notify`,
-		"other function": `create function nothing() returns trigger language plpgsql as 'begin return null; end'; create or replace trigger outbox_notify after insert on outbox execute function nothing()`,
-		"each row":       `create or replace trigger outbox_notify after insert on outbox for each row execute function outbox_notify()`,
-		"other event":    `create or replace trigger outbox_notify after update on outbox execute function outbox_notify()`,
-		"condition":      `create or replace trigger outbox_notify after insert on outbox when (false) execute function outbox_notify()`,
-		"version 1":      triggerV1(t),
-		"no condition":   `create or replace trigger outbox_notify after insert on outbox execute function outbox_notify('v2')`,
-		"changed body":   `create or replace function outbox_notify() returns trigger language plpgsql as 'begin return null; end'`,
+		"missing":         `drop trigger outbox_notify on outbox`,
+		"disabled":        `alter table outbox disable trigger outbox_notify`,
+		"replica only":    `alter table outbox enable replica trigger outbox_notify`,
+		"other function":  `create function nothing() returns trigger language plpgsql as 'begin return null; end'; create or replace trigger outbox_notify after insert on outbox execute function nothing()`,
+		"each row":        `create or replace trigger outbox_notify after insert on outbox for each row execute function outbox_notify()`,
+		"other event":     `create or replace trigger outbox_notify after update on outbox execute function outbox_notify()`,
+		"condition":       `create or replace trigger outbox_notify after insert on outbox when (false) execute function outbox_notify()`,
+		"version 1":       olderTrigger(t, "v1"),
+		"version 2":       olderTrigger(t, "v2"),
+		"no condition":    `create or replace trigger outbox_notify after insert on outbox execute function outbox_notify('v3')`,
+		"other condition": `create or replace function outbox_unmasked(mask regclass) returns boolean language sql as 'select false'`,
+		"changed body":    `create or replace function outbox_notify() returns trigger language plpgsql as 'begin return null; end'`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			migrate(t, conn, name)

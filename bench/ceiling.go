@@ -209,6 +209,11 @@ func publishOnce(ctx context.Context, js jetstream.JetStream, messages *messages
 		}
 		futures = append(futures, f)
 	}
+	return await(ctx, futures)
+}
+
+// await waits until all of them are acknowledged.
+func await(ctx context.Context, futures []jetstream.PubAckFuture) error {
 	for _, f := range futures {
 		select {
 		case <-f.Ok():

@@ -19,8 +19,9 @@ const arrival = 20 * time.Second
 // feed inserts tasks into a lane at a steady rate, slice by slice, and sees the
 // messages arrive.
 type feed struct {
-	b         *bench
-	lane      *lane
+	lane *lane
+	// start runs what sends the tasks.
+	start     func(context.Context) (*product, error)
 	pace      pace
 	length    time.Duration // of a slice
 	producers []*pgx.Conn
@@ -33,18 +34,25 @@ type feed struct {
 	unmasking series
 }
 
-// openFeed makes a lane of a variant, with what feeds and watches it. The caller
-// must close the feed.
-func (b *bench) openFeed(ctx context.Context, r *rig, v variant, p pace, length time.Duration) (_ *feed, err error) {
-	f := &feed{b: b, pace: p, length: length, board: newBoard()}
+// openFeed makes a lane of a variant, which the product serves, with what feeds and
+// watches it. The caller must close the feed.
+func (b *bench) openFeed(ctx context.Context, r *rig, v variant, p pace, length time.Duration) (*feed, error) {
+	l, err := r.newLaneOf(ctx, v)
+	if err != nil {
+		return nil, err
+	}
+	return newFeed(ctx, l, p, length, func(ctx context.Context) (*product, error) { return b.runProduct(ctx, l, nil) })
+}
+
+// newFeed connects what feeds and watches the lane, which is closed with the feed.
+func newFeed(ctx context.Context, l *lane, p pace, length time.Duration, start func(context.Context) (*product, error)) (_ *feed, err error) {
+	f := &feed{lane: l, start: start, pace: p, length: length, board: newBoard()}
+	r := l.rig
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, f.close(ctx))
 		}
 	}()
-	if f.lane, err = r.newLaneOf(ctx, v); err != nil {
-		return nil, err
-	}
 	for range p.workers {
 		conn, err := pgx.Connect(ctx, r.dsn)
 		if err != nil {
@@ -79,16 +87,13 @@ func (f *feed) close(ctx context.Context) error {
 	for _, conn := range f.producers {
 		errs = append(errs, conn.Close(ctx))
 	}
-	if f.lane != nil {
-		errs = append(errs, f.lane.close(ctx))
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, f.lane.close(ctx))...)
 }
 
-// slice runs the product for a slice. It is stopped afterwards: its listener would
+// slice runs what sends the tasks for a slice. It is stopped afterwards: its listener would
 // be woken by the notifications of other lanes too.
 func (f *feed) slice(ctx context.Context) (err error) {
-	p, err := f.b.runProduct(ctx, f.lane, nil)
+	p, err := f.start(ctx)
 	if err != nil {
 		return err
 	}
@@ -101,6 +106,9 @@ func (f *feed) slice(ctx context.Context) (err error) {
 	f.slices = append(f.slices, times)
 	if err := f.send(ctx, p, measured, times); err != nil {
 		return err
+	}
+	if f.lane.wake != dispatcher.WakeNotify {
+		return nil
 	}
 	return f.unmasked(ctx)
 }

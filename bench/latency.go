@@ -76,10 +76,11 @@ type latencyRun struct {
 	cmd    *latencyCmd
 	length time.Duration
 	// product is the dispatcher as it is shipped, classic one that each insert
-	// notifies, and busy the former under load, nil if that is left out.
-	product, classic, busy *feed
-	floor                  *lane
-	floors                 []*floorTimes
+	// notifies, busy the former under load, and relay the floor under the same
+	// load, both nil if that is left out.
+	product, classic, busy, relay *feed
+	floor                         *lane
+	floors                        []*floorTimes
 }
 
 func (m *latencyRun) open(ctx context.Context, b *bench, r *rig) (err error) {
@@ -90,8 +91,16 @@ func (m *latencyRun) open(ctx context.Context, b *bench, r *rig) (err error) {
 	if m.classic, err = b.openFeed(ctx, r, classic, quiet, m.length); err != nil {
 		return err
 	}
-	if m.cmd.BusyRate > 0 {
-		if m.busy, err = b.openFeed(ctx, r, masked, pace{m.cmd.BusyRate, busyProducers}, m.length); err != nil {
+	if loaded := (pace{m.cmd.BusyRate, busyProducers}); m.cmd.BusyRate > 0 {
+		if m.busy, err = b.openFeed(ctx, r, masked, loaded, m.length); err != nil {
+			return err
+		}
+		l, err := newFloorLane(ctx, r)
+		if err != nil {
+			return err
+		}
+		start := func(ctx context.Context) (*product, error) { return runRelay(ctx, l) }
+		if m.relay, err = newFeed(ctx, l, loaded, m.length, start); err != nil {
 			return err
 		}
 	}
@@ -101,7 +110,7 @@ func (m *latencyRun) open(ctx context.Context, b *bench, r *rig) (err error) {
 
 // feeds are those that there are.
 func (m *latencyRun) feeds() (feeds []*feed) {
-	for _, f := range []*feed{m.product, m.classic, m.busy} {
+	for _, f := range []*feed{m.product, m.classic, m.busy, m.relay} {
 		if f != nil {
 			feeds = append(feeds, f)
 		}

@@ -69,6 +69,10 @@ func (m *latencyRun) reportBusy(rep *report) {
 	rep.row(fmt.Sprintf("product at %g/s, commit to delivery, p99", rate), "ms", m.busy.percentiles(99, delivery))
 	rep.row(fmt.Sprintf("producer at %g/s behind its schedule, p99", rate), "ms",
 		m.busy.percentiles(99, func(t *taskTimes) durations { return t.late }))
+	floor := m.relay.percentiles(50, delivery)
+	rep.row(fmt.Sprintf("floor at %g/s, claim + publish in a loop, p50", rate), "ms", floor)
+	rep.row("product p50 over that, side by side", "", ratios(p50, floor))
+	rep.key(fmt.Sprintf("floor_p50_ms_%g", rate), floor.median())
 	key := fmt.Sprintf("p50_ms_%g", rate)
 	rep.target(key, p50.median(), p50.median() <= wantBusyP50, "at most "+number(wantBusyP50))
 	rep.key(key, p50.median())

@@ -99,7 +99,8 @@ func runEmbedded(ctx context.Context, l *lane, o dispatcher.Observer) (*product,
 	return embed(ctx, d, pool, nc), nil
 }
 
-func embed(ctx context.Context, d *dispatcher.Dispatcher, pool *pgxpool.Pool, nc *nats.Conn) *product {
+// embed runs d in this process, with connections that are closed after it.
+func embed(ctx context.Context, d interface{ Run(context.Context) error }, pool *pgxpool.Pool, nc *nats.Conn) *product {
 	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	ended := make(chan struct{})
 	var cause error

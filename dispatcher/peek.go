@@ -32,6 +32,7 @@ select (select id
          order by send_after
          limit 1) - clock_timestamp())::float8,
        coalesce((select case when t.tgenabled not in ('O', 'A') then 'disabled'
+                             when t.tgargs = 'v3\000' then 'v3'
                              when t.tgargs = 'v2\000' then 'v2'
                              when t.tgnargs = 0 then 'v1'
                              else 'unknown' end

@@ -36,9 +36,12 @@ func wakeIs(d *running, healthy bool, detail string) func() error {
 // wrong and how to repair it, and the repair is noticed.
 func TestFaultyTrigger(t *testing.T) {
 	t.Parallel()
-	older, err := os.ReadFile("../testdata/trigger_v1.sql")
-	if err != nil {
-		t.Fatal(err)
+	older := func(version string) string {
+		text, err := os.ReadFile("../testdata/trigger_" + version + ".sql")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
 	}
 	for name, c := range map[string]struct {
 		fault   string
@@ -47,7 +50,8 @@ func TestFaultyTrigger(t *testing.T) {
 	}{
 		"missing":  {`drop trigger outbox_notify on outbox`, false, "is missing: run 'dispatcher migrate up'"},
 		"disabled": {`alter table outbox disable trigger outbox_notify`, false, "is disabled: run 'dispatcher migrate up'"},
-		"older":    {string(older), true, "of an older version"},
+		"v1":       {older("v1"), true, "of an older version and notifies under load"},
+		"v2":       {older("v2"), true, "of an older version, with which each INSERT costs more"},
 		"unknown": {`create or replace trigger outbox_notify after insert on outbox
 			for each statement execute function outbox_notify('v9')`, false, "does not know"},
 	} {

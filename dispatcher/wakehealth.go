@@ -108,6 +108,8 @@ func (w *wakeState) triggerSeen(version string, masks bool) {
 		}
 	case "v1":
 		remark = "the insert trigger outbox_notify is of an older version and notifies under load, too, which slows down the writers: run 'dispatcher migrate up'"
+	case "v2":
+		remark = "the insert trigger outbox_notify is of an older version, with which each INSERT costs more: run 'dispatcher migrate up'"
 	case "missing", "disabled":
 		problem = "the insert trigger outbox_notify is " + version + ": run 'dispatcher migrate up'"
 	default:
@@ -130,8 +132,8 @@ func (w *wakeState) triggerSeen(version string, masks bool) {
 	}
 }
 
-// triggerVersion is the version of trigger.sql that knows the mask.
-const triggerVersion = "v2"
+// triggerVersion is the version of trigger.sql that this program comes with.
+const triggerVersion = "v3"
 
 // setMasked notes whether this dispatcher holds the mask.
 func (w *wakeState) setMasked(on bool) {

@@ -5,179 +5,206 @@
 --
 -- Based on the Agent Wranglers data playbook: https://agentwranglers.se/playbook/data/transactions-and-concurrency/outbox
 
--- Validates a row in full: true, or an error that names the value, the limit and
--- the remedy, where the message of a plain check names the constraint only. The
--- table's check calls it for rows that its own short condition does not cover:
--- those with headers or a large payload, and bad ones. All texts are in here
--- because PostgreSQL prepares a check's whole expression for every statement:
--- with the texts in the table an INSERT took three times as long.
+-- What a task must be like: true, or an error that names the value, the limit and the
+-- remedy, where the message of a plain check names the constraint only.
+--
+-- PostgreSQL reads the expression of a table's check anew, from its stored text, for
+-- every statement; with the rules in the table that was two thirds of an INSERT's
+-- work. A function is read once per session. Setting search_path for each call would
+-- cost as much as the rules themselves, so the rules name everything in full, and
+-- as OPERATOR() always binds alike, with all parentheses.
 create function outbox_check(
   relation oid, kind text, payload jsonb, body bytea, headers jsonb, ordering_key text, attempts int,
   send_after timestamptz, created_at timestamptz, sent_at timestamptz, dead_at timestamptz, last_error text
 ) returns boolean
 language plpgsql volatile
-set search_path = pg_catalog, pg_temp
 as $$
-declare
-  -- As NATS spells the names, because in some locales (Turkish) "i" is not the
-  -- lower case of "I".
-  reserved constant jsonpath := 'strict $.keyvalue().key ? (@ like_regex "^(Outbox-.*|Status|Description|Nats-(Msg-Id|Expected-.*|Batch-.*|Trace-Only|Incr|Rollup|Scheduler|Schedule-Next|Marker-Reason|Stream|Stream-Source|Sequence|Subject|Time-Stamp|Last-Sequence|Num-Pending|Response-Type|Required-Api-Level))$" flag "i")';
-  bad_name constant jsonpath := 'strict $.keyvalue().key ? (!(@ like_regex "^[A-Za-z0-9!#$%&''*+.^_`|~-]{1,128}$"))';
-  not_string constant jsonpath := 'strict $.keyvalue() ? (@.value.type() != "string").key';
-  bad_value constant jsonpath := 'strict $.keyvalue() ? (@.value like_regex "[\\u0001-\\u0008\\u000a-\\u001f\\u007f-\\u009f]").key';
-  earliest constant timestamptz := '0001-01-01 00:00:00+00';
-  latest constant timestamptz := '10000-01-01 00:00:00+00';
-  largest constant int := 67108864;
-  rule text;
-  field text;
-  problem text;
-  bound text;
-  remedy text;
-  size bigint;
-  names int;
-  table_name text;
-  table_schema text;
 begin
-  -- The alphabet keeps wildcards, blanks, empty tokens and "$JS" out of the
-  -- subject; the length keeps prefix and kind within a subject of 255 bytes.
-  if octet_length(kind) > 190 or kind !~ '^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$' then
-    rule := 'outbox_kind';
-    field := 'kind';
-    problem := format('kind %s is not usable in a NATS subject (%s bytes)', quote_literal(left(kind, 80)), octet_length(kind));
-    bound := 'A kind is 1 to 190 bytes of letters A-Z a-z, digits, "_" and "-", in tokens separated by single dots.';
-    remedy := 'Use a fixed name such as order.created, and put what varies into the payload or the headers.';
-
-  elsif (payload is null) = (body is null) then
-    rule := 'outbox_payload_or_body';
-    field := 'payload';
-    problem := case when payload is null then 'payload and body are both null' else 'payload and body are both set' end;
-    bound := 'A task has exactly one message body: payload (JSON) or body (bytes).';
-    remedy := 'Set one of the two columns. For a message without content use body ''''; for JSON null use payload ''null''.';
-
-  elsif octet_length(body) > largest then
-    rule := 'outbox_body_size';
-    field := 'body';
-    problem := format('body is too large (%s bytes)', octet_length(body));
-    bound := 'A body is at most 67108864 bytes (64 MiB), the most that a NATS server can be set to take.';
-    remedy := 'Store the content elsewhere and send a reference to it.';
-
-  elsif ordering_key is not null and octet_length(ordering_key) not between 1 and 255 then
-    rule := 'outbox_ordering_key';
-    field := 'ordering_key';
-    problem := format('ordering_key %s has %s bytes', quote_literal(left(ordering_key, 80)), octet_length(ordering_key));
-    bound := 'An ordering key is null or 1 to 255 bytes.';
-    remedy := 'Use null for a task without order; shorten a long key with a hash.';
-
-  -- Outside of these years a client may be unable to read the row: infinity has
-  -- no counterpart in most languages, and RFC 3339 has four digits for the year.
-  elsif send_after < earliest or send_after >= latest then
-    rule := 'outbox_send_after';
-    field := 'send_after';
-    problem := format('send_after %s is not a usable time', quote_literal(send_after));
-    bound := 'send_after is a finite time in the years 1 to 9999.';
-    remedy := 'Leave the column out to send at once; insert the task when it is known that it shall be sent.';
-
-  elsif created_at < earliest or created_at >= latest then
-    rule := 'outbox_created_at';
-    field := 'created_at';
-    problem := format('created_at %s is not a usable time', quote_literal(created_at));
-    bound := 'created_at is a finite time in the years 1 to 9999.';
-    remedy := 'Leave the column out: its default is the time of the transaction.';
-
-  elsif sent_at is not null and dead_at is not null or not isfinite(sent_at) or not isfinite(dead_at) then
-    rule := 'outbox_state';
-    field := 'sent_at';
-    problem := format('sent_at %s and dead_at %s do not go together', quote_nullable(sent_at), quote_nullable(dead_at));
-    bound := 'A task is waiting (neither is set), sent (sent_at) or dead (dead_at), at a finite time.';
-    remedy := 'Producers leave both columns out; set one of them to null.';
-
-  elsif attempts < 0 then
-    rule := 'outbox_attempts';
-    field := 'attempts';
-    problem := format('attempts %s is negative', attempts);
-    bound := 'attempts counts from 0 upwards.';
-    remedy := 'Leave the column out: the dispatcher counts.';
-
-  elsif octet_length(last_error) > 4096 then
-    rule := 'outbox_last_error';
-    field := 'last_error';
-    problem := format('last_error is too long (%s bytes)', octet_length(last_error));
-    bound := 'last_error is at most 4096 bytes.';
-    remedy := 'Cut the text.';
-
-  -- A row that was attempted was checked when it came.
-  elsif attempts > 0 then
+  if (pg_catalog.octet_length(kind) operator(pg_catalog.<=) 190)
+    -- The alphabet keeps wildcards, blanks, empty tokens and "$JS" out of the
+    -- subject; the length keeps prefix and kind within a subject of 255 bytes.
+    and (kind operator(pg_catalog.~) '^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$')
+    and (pg_catalog.num_nulls(payload, body) operator(pg_catalog.=) 1)
+    and (body is null or pg_catalog.octet_length(body) operator(pg_catalog.<=) 67108864)
+    -- A row that was attempted was checked when it came.
+    and (attempts operator(pg_catalog.>=) 0)
+    and ((attempts operator(pg_catalog.>) 0)
+      -- The message is the text of the payload, which can be ten thousand times
+      -- larger than the stored form: 1e131071 is a few bytes.
+      or (payload is null
+          or (pg_catalog.pg_column_size(payload) operator(pg_catalog.<=) 6000)
+          or (pg_catalog.octet_length(payload::pg_catalog.text) operator(pg_catalog.<=) 67108864))
+        and (headers is null
+          or (pg_catalog.jsonb_typeof(headers) operator(pg_catalog.=) 'object')
+            and (pg_catalog.octet_length(headers::pg_catalog.text) operator(pg_catalog.<=) 16384)
+            and (pg_catalog.jsonb_array_length(pg_catalog.jsonb_path_query_array(headers, '$.keyvalue().key')) operator(pg_catalog.<=) 64)
+            and not pg_catalog.jsonb_path_exists(headers, '$.keyvalue() ? (@.value.type() != "string" || !(@.key like_regex "^[A-Za-z0-9!#$%&''*+.^_`|~-]{1,128}$") || @.key like_regex "^(Outbox-.*|Status|Description|Nats-(Msg-Id|Expected-.*|Batch-.*|Trace-Only|Incr|Rollup|Scheduler|Schedule-Next|Marker-Reason|Stream|Stream-Source|Sequence|Subject|Time-Stamp|Last-Sequence|Num-Pending|Response-Type|Required-Api-Level))$" flag "i" || @.value like_regex "[\\u0001-\\u0008\\u000a-\\u001f\\u007f-\\u009f]")')))
+    and (ordering_key is null
+      or (pg_catalog.octet_length(ordering_key) operator(pg_catalog.>=) 1)
+        and (pg_catalog.octet_length(ordering_key) operator(pg_catalog.<=) 255))
+    -- Outside of these years a client may be unable to read the row: infinity has
+    -- no counterpart in most languages, and RFC 3339 has four digits for the year.
+    and (send_after operator(pg_catalog.>=) pg_catalog.timestamptz '0001-01-01 00:00:00+00')
+    and (send_after operator(pg_catalog.<) pg_catalog.timestamptz '10000-01-01 00:00:00+00')
+    and (created_at operator(pg_catalog.>=) pg_catalog.timestamptz '0001-01-01 00:00:00+00')
+    and (created_at operator(pg_catalog.<) pg_catalog.timestamptz '10000-01-01 00:00:00+00')
+    and (sent_at is null or dead_at is null and pg_catalog.isfinite(sent_at))
+    and (dead_at is null or pg_catalog.isfinite(dead_at))
+    and (last_error is null or pg_catalog.octet_length(last_error) operator(pg_catalog.<=) 4096)
+  then
     return true;
   end if;
 
-  -- The message is the text of the payload, which can be ten thousand times
-  -- larger than the stored form: 1e131071 is a few bytes.
-  if rule is null and payload is not null then
-    size := octet_length(payload::text);
-    if size > largest then
-      rule := 'outbox_payload_size';
-      field := 'payload';
-      problem := format('payload is too large (%s bytes as text)', size);
-      bound := 'A payload is at most 67108864 bytes (64 MiB) as text, the most that a NATS server can be set to take.';
-      remedy := 'Store the content elsewhere and send a reference to it.';
-    end if;
-  end if;
+  -- From here on there is an error in the end, which undoes this setting as well.
+  perform pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+  declare
+    -- As NATS spells the names, because in some locales (Turkish) "i" is not the
+    -- lower case of "I". The type comes first so that the constants are read once.
+    reserved constant jsonpath := jsonpath 'strict $.keyvalue().key ? (@ like_regex "^(Outbox-.*|Status|Description|Nats-(Msg-Id|Expected-.*|Batch-.*|Trace-Only|Incr|Rollup|Scheduler|Schedule-Next|Marker-Reason|Stream|Stream-Source|Sequence|Subject|Time-Stamp|Last-Sequence|Num-Pending|Response-Type|Required-Api-Level))$" flag "i")';
+    bad_name constant jsonpath := jsonpath 'strict $.keyvalue().key ? (!(@ like_regex "^[A-Za-z0-9!#$%&''*+.^_`|~-]{1,128}$"))';
+    not_string constant jsonpath := jsonpath 'strict $.keyvalue() ? (@.value.type() != "string").key';
+    bad_value constant jsonpath := jsonpath 'strict $.keyvalue() ? (@.value like_regex "[\\u0001-\\u0008\\u000a-\\u001f\\u007f-\\u009f]").key';
+    earliest constant timestamptz := timestamptz '0001-01-01 00:00:00+00';
+    latest constant timestamptz := timestamptz '10000-01-01 00:00:00+00';
+    largest constant int := 67108864;
+    rule text;
+    field text;
+    problem text;
+    bound text;
+    remedy text;
+    size bigint;
+    names int;
+    table_name text;
+    table_schema text;
+  begin
+    if octet_length(kind) > 190 or kind !~ '^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$' then
+      rule := 'outbox_kind';
+      field := 'kind';
+      problem := format('kind %s is not usable in a NATS subject (%s bytes)', quote_literal(left(kind, 80)), octet_length(kind));
+      bound := 'A kind is 1 to 190 bytes of letters A-Z a-z, digits, "_" and "-", in tokens separated by single dots.';
+      remedy := 'Use a fixed name such as order.created, and put what varies into the payload or the headers.';
 
-  if rule is null and headers is not null then
-    field := 'headers';
-    bound := 'Headers are null or one JSON object of at most 64 strings and 16384 bytes.';
-    remedy := 'Write headers as {"name": "value"}, numbers in quotes too; larger data belongs into the payload.';
-    if jsonb_typeof(headers) <> 'object' then
-      rule := 'outbox_headers';
-      problem := format('headers are a JSON %s', jsonb_typeof(headers));
-    else
-      size := octet_length(headers::text);
-      names := jsonb_array_length(jsonb_path_query_array(headers, 'strict $.keyvalue().key'));
-      if size > 16384 then
-        rule := 'outbox_headers';
-        problem := format('headers are too large (%s bytes)', size);
-      elsif names > 64 then
-        rule := 'outbox_headers';
-        problem := format('there are too many headers (%s)', names);
-      elsif jsonb_path_exists(headers, not_string) then
-        rule := 'outbox_headers';
-        problem := format('the value of header %s is not a string', left(jsonb_path_query_first(headers, not_string)::text, 80));
-      elsif jsonb_path_exists(headers, bad_name) then
-        rule := 'outbox_header_names';
-        problem := format('header name %s is not usable', left(jsonb_path_query_first(headers, bad_name)::text, 80));
-        bound := 'A header name is 1 to 128 characters: ASCII letters, digits and any of !#$%&''*+-.^_`|~.';
-        remedy := 'Leave out blanks, colons, control and non-ASCII characters.';
-      elsif jsonb_path_exists(headers, reserved) then
-        rule := 'outbox_header_reserved';
-        problem := format('header name %s is reserved', left(jsonb_path_query_first(headers, reserved)::text, 80));
-        bound := 'The dispatcher and the NATS server set this header themselves, or would take it as a command.';
-        remedy := 'Choose another name, for example with a prefix of your own such as X-.';
-      elsif jsonb_path_exists(headers, bad_value) then
-        rule := 'outbox_header_values';
-        problem := format('the value of header %s has a line break or another control character', left(jsonb_path_query_first(headers, bad_value)::text, 80));
-        bound := 'A header value is one line of text; tabs and any other Unicode characters are allowed.';
-        remedy := 'Encode the value, for example as base64 or JSON, or move it into the payload.';
+    elsif (payload is null) = (body is null) then
+      rule := 'outbox_payload_or_body';
+      field := 'payload';
+      problem := case when payload is null then 'payload and body are both null' else 'payload and body are both set' end;
+      bound := 'A task has exactly one message body: payload (JSON) or body (bytes).';
+      remedy := 'Set one of the two columns. For a message without content use body ''''; for JSON null use payload ''null''.';
+
+    elsif octet_length(body) > largest then
+      rule := 'outbox_body_size';
+      field := 'body';
+      problem := format('body is too large (%s bytes)', octet_length(body));
+      bound := 'A body is at most 67108864 bytes (64 MiB), the most that a NATS server can be set to take.';
+      remedy := 'Store the content elsewhere and send a reference to it.';
+
+    elsif ordering_key is not null and octet_length(ordering_key) not between 1 and 255 then
+      rule := 'outbox_ordering_key';
+      field := 'ordering_key';
+      problem := format('ordering_key %s has %s bytes', quote_literal(left(ordering_key, 80)), octet_length(ordering_key));
+      bound := 'An ordering key is null or 1 to 255 bytes.';
+      remedy := 'Use null for a task without order; shorten a long key with a hash.';
+
+    elsif send_after < earliest or send_after >= latest then
+      rule := 'outbox_send_after';
+      field := 'send_after';
+      problem := format('send_after %s is not a usable time', quote_literal(send_after));
+      bound := 'send_after is a finite time in the years 1 to 9999.';
+      remedy := 'Leave the column out to send at once; insert the task when it is known that it shall be sent.';
+
+    elsif created_at < earliest or created_at >= latest then
+      rule := 'outbox_created_at';
+      field := 'created_at';
+      problem := format('created_at %s is not a usable time', quote_literal(created_at));
+      bound := 'created_at is a finite time in the years 1 to 9999.';
+      remedy := 'Leave the column out: its default is the time of the transaction.';
+
+    elsif sent_at is not null and dead_at is not null or not isfinite(sent_at) or not isfinite(dead_at) then
+      rule := 'outbox_state';
+      field := 'sent_at';
+      problem := format('sent_at %s and dead_at %s do not go together', quote_nullable(sent_at), quote_nullable(dead_at));
+      bound := 'A task is waiting (neither is set), sent (sent_at) or dead (dead_at), at a finite time.';
+      remedy := 'Producers leave both columns out; set one of them to null.';
+
+    elsif attempts < 0 then
+      rule := 'outbox_attempts';
+      field := 'attempts';
+      problem := format('attempts %s is negative', attempts);
+      bound := 'attempts counts from 0 upwards.';
+      remedy := 'Leave the column out: the dispatcher counts.';
+
+    elsif octet_length(last_error) > 4096 then
+      rule := 'outbox_last_error';
+      field := 'last_error';
+      problem := format('last_error is too long (%s bytes)', octet_length(last_error));
+      bound := 'last_error is at most 4096 bytes.';
+      remedy := 'Cut the text.';
+    end if;
+
+    if rule is null and payload is not null then
+      size := octet_length(payload::text);
+      if size > largest then
+        rule := 'outbox_payload_size';
+        field := 'payload';
+        problem := format('payload is too large (%s bytes as text)', size);
+        bound := 'A payload is at most 67108864 bytes (64 MiB) as text, the most that a NATS server can be set to take.';
+        remedy := 'Store the content elsewhere and send a reference to it.';
       end if;
     end if;
-  end if;
 
-  if rule is null then
-    return true;
-  end if;
-  select c.relname, n.nspname
-    into table_name, table_schema
-    from pg_class c
-    join pg_namespace n on n.oid = c.relnamespace
-   where c.oid = relation;
-  raise exception using
-    errcode = 'check_violation',
-    message = problem,
-    detail = bound,
-    hint = remedy,
-    constraint = rule,
-    column = field,
-    table = table_name,
-    schema = table_schema;
+    if rule is null and headers is not null then
+      field := 'headers';
+      bound := 'Headers are null or one JSON object of at most 64 strings and 16384 bytes.';
+      remedy := 'Write headers as {"name": "value"}, numbers in quotes too; larger data belongs into the payload.';
+      if jsonb_typeof(headers) <> 'object' then
+        rule := 'outbox_headers';
+        problem := format('headers are a JSON %s', jsonb_typeof(headers));
+      else
+        size := octet_length(headers::text);
+        names := jsonb_array_length(jsonb_path_query_array(headers, 'strict $.keyvalue().key'));
+        if size > 16384 then
+          rule := 'outbox_headers';
+          problem := format('headers are too large (%s bytes)', size);
+        elsif names > 64 then
+          rule := 'outbox_headers';
+          problem := format('there are too many headers (%s)', names);
+        elsif jsonb_path_exists(headers, not_string) then
+          rule := 'outbox_headers';
+          problem := format('the value of header %s is not a string', left(jsonb_path_query_first(headers, not_string)::text, 80));
+        elsif jsonb_path_exists(headers, bad_name) then
+          rule := 'outbox_header_names';
+          problem := format('header name %s is not usable', left(jsonb_path_query_first(headers, bad_name)::text, 80));
+          bound := 'A header name is 1 to 128 characters: ASCII letters, digits and any of !#$%&''*+-.^_`|~.';
+          remedy := 'Leave out blanks, colons, control and non-ASCII characters.';
+        elsif jsonb_path_exists(headers, reserved) then
+          rule := 'outbox_header_reserved';
+          problem := format('header name %s is reserved', left(jsonb_path_query_first(headers, reserved)::text, 80));
+          bound := 'The dispatcher and the NATS server set this header themselves, or would take it as a command.';
+          remedy := 'Choose another name, for example with a prefix of your own such as X-.';
+        elsif jsonb_path_exists(headers, bad_value) then
+          rule := 'outbox_header_values';
+          problem := format('the value of header %s has a line break or another control character', left(jsonb_path_query_first(headers, bad_value)::text, 80));
+          bound := 'A header value is one line of text; tabs and any other Unicode characters are allowed.';
+          remedy := 'Encode the value, for example as base64 or JSON, or move it into the payload.';
+        end if;
+      end if;
+    end if;
+
+    select c.relname, n.nspname
+      into table_name, table_schema
+      from pg_class c
+      join pg_namespace n on n.oid = c.relnamespace
+     where c.oid = relation;
+    raise exception using
+      errcode = 'check_violation',
+      message = coalesce(problem, 'the task breaks a rule'),
+      detail = coalesce(bound, ''),
+      hint = coalesce(remedy, ''),
+      constraint = coalesce(rule, 'outbox_task'),
+      column = coalesce(field, ''),
+      table = table_name,
+      schema = table_schema;
+  end;
 end
 $$;
 
@@ -227,21 +254,10 @@ create table outbox (
   dead_at timestamptz,
   last_error text,
 
-  -- "Plainly good, or looked at closely": OR stops at the first true operand.
-  -- It runs again when a dispatcher marks the task, where attempts are above 0.
+  -- A task that is marked as sent was checked when it came, and is checked again
+  -- if it comes back: the dispatcher marks very many.
   constraint outbox_task check (
-    (octet_length(kind) <= 190
-      and kind ~ '^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$'
-      and (payload is null) <> (body is null)
-      and (body is null or octet_length(body) <= 67108864)
-      and (attempts > 0 or headers is null and (payload is null or pg_column_size(payload) <= 6000))
-      and attempts >= 0
-      and ordering_key is null
-      and last_error is null
-      and dead_at is null
-      and (sent_at is null or sent_at < 'infinity' and sent_at > '-infinity')
-      and send_after >= '0001-01-01 00:00:00+00' and send_after < '10000-01-01 00:00:00+00'
-      and created_at >= '0001-01-01 00:00:00+00' and created_at < '10000-01-01 00:00:00+00')
+    isfinite(sent_at) and dead_at is null
     or outbox_check(tableoid, kind, payload, body, headers, ordering_key, attempts,
       send_after, created_at, sent_at, dead_at, last_error)
   )

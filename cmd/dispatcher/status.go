@@ -71,8 +71,8 @@ func (c count) String() string {
 
 // wakeReport tells whether wakes can arrive, seen from here.
 type wakeReport struct {
-	// Trigger is "enabled", "disabled", "missing", "older version" (it notifies
-	// under load, too) or "unknown version".
+	// Trigger is "enabled", "disabled", "missing", "older version" (it costs
+	// the writers more) or "unknown version".
 	Trigger string `json:"trigger"`
 	Mask    mask   `json:"mask"`
 	// RoundTripMS is how long a test notification took; null if none came.

@@ -12,8 +12,8 @@ import (
 const triggerQuery = `
 select coalesce((
   select case when t.tgenabled not in ('O', 'A') then 'disabled'
-              when t.tgargs = 'v2\000' then 'enabled'
-              when t.tgnargs = 0 then 'older version'
+              when t.tgargs = 'v3\000' then 'enabled'
+              when t.tgnargs = 0 or t.tgargs = 'v2\000' then 'older version'
               else 'unknown version' end
     from pg_trigger t join pg_class c on c.oid = t.tgrelid join pg_namespace n on n.oid = c.relnamespace
    where n.nspname = $1 and c.relname = 'outbox' and t.tgname = 'outbox_notify'), 'missing')`
@@ -29,7 +29,7 @@ func (s *status) triggerRemedy() string {
 	case "enabled":
 		return ""
 	case "older version":
-		return "it notifies under load, too, which slows down the writers; run " + up
+		return "it costs the writers more than that of this version; run " + up
 	case "unknown version":
 		return "a newer program made it, use that one; if none did, run " + up
 	}
