@@ -35,8 +35,10 @@ type MigrateOptions struct {
 	// LockWait bounds all waiting together, for table locks and for other
 	// migrators. Default 1 min.
 	LockWait time.Duration
-	// NoTrigger leaves the wake trigger as it is, for outboxes that are
-	// polled.
+	// Wake is what shall wake the dispatchers: it is installed, and what another
+	// wake needs is removed. Default [WakeNotify].
+	Wake Wake
+	// NoTrigger leaves trigger and publication as they are, whatever Wake says.
 	NoTrigger bool
 }
 
@@ -44,6 +46,10 @@ func (o MigrateOptions) withDefaults() (MigrateOptions, error) {
 	o.Schema = cmp.Or(o.Schema, DefaultSchema)
 	o.LockTimeout = cmp.Or(o.LockTimeout, DefaultLockTimeout)
 	o.LockWait = cmp.Or(o.LockWait, DefaultLockWait)
+	o.Wake = cmp.Or(o.Wake, WakeNotify)
+	if o.Wake != WakeNotify && o.Wake != WakeWAL && o.Wake != WakePoll {
+		return o, fmt.Errorf("wake %.80q must be %q, %q or %q", o.Wake, WakeNotify, WakeWAL, WakePoll)
+	}
 	if len(o.Schema) > 63 || strings.ContainsRune(o.Schema, 0) || !utf8.ValidString(o.Schema) {
 		return o, fmt.Errorf("schema %.80q must be a PostgreSQL name of 1 to 63 bytes of UTF-8: choose a shorter or plainer one", o.Schema)
 	}
@@ -62,7 +68,7 @@ var ErrNewerSchema = errors.New("the database is newer than this program")
 
 // Migrate brings the outbox up to date: it creates the schema if needed, applies
 // each missing migration in a transaction of its own together with its record,
-// and runs [TriggerSQL]. It returns the steps that it applied, none when there
+// and installs what the wake needs ([TriggerSQL] or [PublicationSQL]). It returns the steps that it applied, none when there
 // was nothing to do; then it took no lock on the table. When it fails, the steps
 // it returns stay applied, the failed one left no trace, and it can be run again.
 //
@@ -85,8 +91,13 @@ func Migrate(ctx context.Context, conn *pgx.Conn, o MigrateOptions) ([]Migration
 		return applied, err
 	}
 	return applied, m.step(ctx, func(ctx context.Context, tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, TriggerSQL)
-		return wrap(err, "trigger.sql")
+		file, text := o.Wake.sql()
+		_, err := tx.Exec(ctx, text)
+		if o.Wake == WakeWAL && sqlState(err) == insufficientPrivilege {
+			return fmt.Errorf("%s: a publication needs the right to create in the database, and the owner of the table: "+
+				"grant create on database ... to this role, or choose the wake %q: %w", file, WakeNotify, err)
+		}
+		return wrap(err, "%s", file)
 	})
 }
 

@@ -25,6 +25,13 @@ var Migrations embed.FS
 //go:embed trigger.sql
 var TriggerSQL string
 
+// PublicationSQL is publication.sql: plain SQL that makes or renews the publication
+// that dispatchers follow which are woken by the write-ahead log. It may be run again
+// at any time.
+//
+//go:embed publication.sql
+var PublicationSQL string
+
 // Migration is one step of the schema.
 type Migration struct {
 	// Version counts from 1, without gaps.
@@ -128,7 +135,8 @@ func quoteLiteral(s string) string {
 
 // MigrationSQL returns, as text for psql, exactly what [Migrate] runs in an
 // empty database: the schema, each migration in a transaction with its record,
-// and the trigger. Of the options, Schema, LockTimeout and NoTrigger count.
+// and what wakes the dispatchers. Of the options, Schema, LockTimeout, Wake and
+// NoTrigger count.
 func MigrationSQL(o MigrateOptions) (string, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -148,7 +156,8 @@ func MigrationSQL(o MigrateOptions) (string, error) {
 		transaction("migrations/"+file, text+recordSQL(m))
 	}
 	if !o.NoTrigger {
-		transaction("trigger.sql", TriggerSQL)
+		file, text := o.Wake.sql()
+		transaction(file, text)
 	}
 	return b.String(), nil
 }

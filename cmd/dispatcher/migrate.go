@@ -50,19 +50,20 @@ func withConnection(ctx context.Context, a *app, db *databaseFlags, f func(*pgx.
 type migrateUpCmd struct {
 	databaseFlags
 	migrateFlags
-	triggerFlags
+	wakeFlags
 }
 
-// triggerFlags are those of the commands that install the trigger.
-type triggerFlags struct {
-	NoTrigger bool `group:"Migrating" help:"Leave the insert trigger as it is, for dispatchers that run with --wake=poll."`
+// wakeFlags are those of the commands that install what wakes the dispatchers.
+type wakeFlags struct {
+	Wake      outbox.Wake `group:"Migrating" enum:"notify,wal,poll" default:"notify" help:"What wakes the dispatchers. notify: an insert trigger. wal: a publication, for dispatchers with --wake=wal. poll: neither. What another choice needs is removed."`
+	NoTrigger bool        `group:"Migrating" help:"Leave trigger and publication as they are."`
 }
 
 // Run migrates and prints one line for each step.
 func (c *migrateUpCmd) Run(ctx context.Context, a *app) error {
 	return withConnection(ctx, a, &c.databaseFlags, func(conn *pgx.Conn) error {
 		options := c.options(c.Schema)
-		options.NoTrigger = c.NoTrigger
+		options.Wake, options.NoTrigger = c.Wake, c.NoTrigger
 		applied, err := outbox.Migrate(ctx, conn, options)
 		return report(a.stdout, "applied", applied, fmt.Sprintf("schema %q is up to date", c.Schema), err)
 	})
@@ -147,13 +148,13 @@ func (c *migrateStatusCmd) Run(ctx context.Context, a *app) error {
 }
 
 type migratePrintCmd struct {
-	triggerFlags
+	wakeFlags
 	Schema string `group:"Database" default:"${schema}" help:"Schema that shall hold the outbox."`
 }
 
 // Run prints SQL for psql, without a database.
 func (c *migratePrintCmd) Run(a *app) error {
-	text, err := outbox.MigrationSQL(outbox.MigrateOptions{Schema: c.Schema, NoTrigger: c.NoTrigger})
+	text, err := outbox.MigrationSQL(outbox.MigrateOptions{Schema: c.Schema, Wake: c.Wake, NoTrigger: c.NoTrigger})
 	if err != nil {
 		return usageError{err}
 	}
