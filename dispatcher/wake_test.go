@@ -15,72 +15,121 @@ import (
 	"github.com/outbox-dispatcher/outbox/internal/pgtest"
 )
 
-// wakeSources are all that there are; each must pass the same tests.
-func wakeSources(t *testing.T, dsn string) map[string]WakeSource {
-	t.Helper()
-	cfg, err := pgx.ParseConfig(dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return map[string]WakeSource{
-		"listen": &Listen{Config: cfg, Channel: channelName("public"), Canary: "canary x", OnCanary: func() {}, OnCover: func() {}},
-	}
+// testedSource is a wake source in a test that all of them must pass.
+type testedSource struct {
+	WakeSource
+	// other is what sends the canary of another process, and kill what ends the
+	// source's backends.
+	other, kill string
+}
+
+// wakeSources are all that there are.
+var wakeSources = map[string]func(r *rig) testedSource{
+	"listen": func(r *rig) testedSource {
+		return testedSource{
+			&Listen{Config: parsed(r.t, r.dsn), Channel: channelName("public"), Canary: "canary x", OnCanary: func() {}, OnCover: func() {}},
+			`select pg_notify('` + channelName("public") + `', 'canary other')`,
+			`select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and query like 'listen %'`,
+		}
+	},
+	"replication": func(r *rig) testedSource {
+		return testedSource{
+			replication(r),
+			`select pg_logical_emit_message(true, '` + testPublication + `', 'canary other')`,
+			`select pg_terminate_backend(active_pid) from pg_replication_slots where database = current_database()`,
+		}
+	},
 }
 
 func TestWakeSourceConformance(t *testing.T) {
 	t.Parallel()
-	names := []string{"listen"}
-	for _, name := range names {
+	for name, tested := range wakeSources {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r, _ := dbRig(t)
-			source := wakeSources(t, r.dsn)[name]
-			before := query[int](r, `select count(*) from pg_stat_activity where datname = current_database()`)
-			run := func() (wakes chan struct{}, stop, lost func() error) {
-				wakes = make(chan struct{}, 1000)
-				ctx, cancel := context.WithCancel(t.Context())
-				done := make(chan error, 1)
-				go func() { done <- source.Run(ctx, func() { wakes <- struct{}{} }) }()
-				t.Cleanup(cancel)
-				return wakes, func() error { cancel(); return <-done }, func() error { return <-done }
-			}
-			await := func(wakes chan struct{}, what string) {
-				t.Helper()
-				select {
-				case <-wakes:
-				case <-time.After(patience):
-					t.Fatalf("no wake %s", what)
-				}
-			}
-			wakes, stop, _ := run()
-			await(wakes, "when subscribed")
+			source := tested(r)
+			const left = `select (select count(*) from pg_stat_activity where datname = current_database()) +
+				(select count(*) from pg_replication_slots where database = current_database())`
+			before := query[int](r, left)
+			run := runSource(t, source)
+			run.await("when subscribed")
 			r.insert("a", `{}`)
-			await(wakes, "for an insert")
+			run.await("for an insert")
 			// A canary of somebody else is no wake; the insert after it is.
-			r.exec(`select pg_notify($1, 'canary other')`, channelName("public"))
+			r.exec(source.other)
 			r.insert("a", `{}`)
-			await(wakes, "for an insert")
-			if err := stop(); err != nil {
+			run.await("for an insert")
+			if err := run.stop(); err != nil {
 				t.Errorf("after cancel: %v", err)
 			}
-			if n := len(wakes); n > 0 {
+			if n := len(run.wakes); n > 0 {
 				t.Errorf("%d wakes too many", n)
 			}
 
 			// A killed backend is an error, and the source can be run again.
-			wakes, _, lost := run()
-			await(wakes, "when subscribed again")
-			r.exec(`select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and pid not in (pg_backend_pid()) and query like 'listen %'`)
-			if err := lost(); err == nil {
+			run = runSource(t, source)
+			run.await("when subscribed again")
+			r.exec(source.kill)
+			if err := run.ended(); err == nil {
 				t.Error("no error after its backend was killed")
 			}
-			eventually(t, "no connection is left", func() error {
-				if n := query[int](r, `select count(*) from pg_stat_activity where datname = current_database()`); n > before {
-					return fmt.Errorf("%d connections, %d before", n, before)
+			eventually(t, "no connection and no slot is left", func() error {
+				if n := query[int](r, left); n > before {
+					return fmt.Errorf("%d, %d before", n, before)
 				}
 				return nil
 			})
 		})
+	}
+}
+
+// sourceRun is a wake source that runs.
+type sourceRun struct {
+	t      *testing.T
+	wakes  chan struct{}
+	cancel context.CancelFunc
+	done   chan error
+}
+
+// runSource runs a source until the end of the test or its stop.
+func runSource(t *testing.T, source WakeSource) *sourceRun {
+	ctx, cancel := context.WithCancel(t.Context())
+	run := &sourceRun{t: t, wakes: make(chan struct{}, 100_000), cancel: cancel, done: make(chan error, 1)}
+	go func() { run.done <- source.Run(ctx, func() { run.wakes <- struct{}{} }) }()
+	t.Cleanup(func() { _ = run.stop() })
+	return run
+}
+
+// await waits for a wake.
+func (run *sourceRun) await(what string) {
+	run.t.Helper()
+	select {
+	case <-run.wakes:
+	case err := <-run.done:
+		run.t.Fatalf("no wake %s: the source ended: %v", what, err)
+	case <-time.After(patience):
+		run.t.Fatalf("no wake %s", what)
+	}
+}
+
+// stop ends the source and returns what Run did, once.
+func (run *sourceRun) stop() error {
+	run.cancel()
+	return run.ended()
+}
+
+// ended waits for the end of the source and returns what Run did, once.
+func (run *sourceRun) ended() error {
+	run.t.Helper()
+	select {
+	case err, ok := <-run.done:
+		if ok {
+			close(run.done)
+		}
+		return err
+	case <-time.After(patience):
+		run.t.Fatal("Run did not return")
+		return nil
 	}
 }
 

@@ -1,0 +1,282 @@
+package dispatcher
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/outbox-dispatcher/outbox/internal/pgtest"
+)
+
+const testPublication = "outbox_wake"
+
+// publish makes a publication of a table's inserts.
+func publish(t *testing.T, db *pgx.Conn, name, table string) {
+	t.Helper()
+	columns := " (id)"
+	if pgtest.Value[int](t, db, `select current_setting('server_version_num')::int`) < 150_000 {
+		columns = ""
+	}
+	pgtest.Exec(t, db, `create publication `+name+` for table `+table+columns+` with (publish = 'insert')`)
+}
+
+// replication is a source for the outbox of the rig, whose publication it makes.
+func replication(r *rig) *Replication {
+	r.t.Helper()
+	publish(r.t, r.db, testPublication, "outbox")
+	return replicationOf(r.t, r.dsn)
+}
+
+// replicationOf is a source for an outbox that has its publication.
+func replicationOf(t *testing.T, dsn string) *Replication {
+	t.Helper()
+	return &Replication{
+		Config: parsed(t, dsn), Publication: testPublication, Canary: "canary x",
+		OnCanary: func() {}, OnCover: func() {}, OnWaiting: func(string) {},
+	}
+}
+
+func TestSnapshotPast(t *testing.T) {
+	t.Parallel()
+	const epoch = 1 << 32
+	for name, c := range map[string]struct {
+		xmin, xmax uint64
+		running    []uint64
+		xid        uint32
+		want       bool
+	}{
+		"before all":                       {100, 110, []uint64{100, 105}, 99, true},
+		"oldest running":                   {100, 110, []uint64{100, 105}, 100, false},
+		"ended between":                    {100, 110, []uint64{100, 105}, 101, true},
+		"newest running":                   {100, 110, []uint64{100, 105}, 105, false},
+		"last before xmax":                 {100, 110, []uint64{100, 105}, 109, true},
+		"xmax":                             {100, 110, []uint64{100, 105}, 110, false},
+		"after xmax":                       {100, 110, nil, 5000, false},
+		"nobody runs":                      {110, 110, nil, 109, true},
+		"in a later epoch, past":           {7*epoch + 100, 7*epoch + 110, []uint64{7*epoch + 100}, 102, true},
+		"in a later epoch, running":        {7*epoch + 100, 7*epoch + 110, []uint64{7*epoch + 100}, 100, false},
+		"before the wraparound, past":      {epoch - 5, epoch + 10, []uint64{epoch - 5}, 1<<32 - 2, true},
+		"before the wraparound, running":   {epoch - 5, epoch + 10, []uint64{epoch - 5}, 1<<32 - 5, false},
+		"before the wraparound, long ago":  {epoch + 5, epoch + 10, nil, 1<<32 - 5, true},
+		"after the wraparound, past":       {epoch - 5, epoch + 10, []uint64{epoch - 5}, 9, true},
+		"after the wraparound, running":    {epoch - 5, epoch + 10, []uint64{epoch - 5, epoch + 9}, 9, false},
+		"after the wraparound, to come":    {epoch - 5, epoch - 1, nil, 3, false},
+		"xmax is the first after it":       {epoch - 5, epoch, []uint64{epoch - 5}, 1<<32 - 1, true},
+		"xmax itself, first after it":      {epoch - 5, epoch, nil, 0, false},
+		"nearly half the ids before":       {9 * epoch, 9 * epoch, nil, 1<<31 + 1, true},
+		"nearly half the ids to come":      {9 * epoch, 9 * epoch, nil, 1<<31 - 1, false},
+		"the first transactions, all past": {10, 10, nil, 3, true},
+	} {
+		s := snapshot{xmin: c.xmin, xmax: c.xmax, running: c.running}
+		if got := s.past(c.xid); got != c.want {
+			t.Errorf("%s: %d in %+v is past: %t", name, c.xid, s, got)
+		}
+	}
+}
+
+func TestSnapshotDecode(t *testing.T) {
+	t.Parallel()
+	dsn := pgtest.NewDB(t)
+	ask := pgtest.Connect(t, dsn)
+	for range 3 {
+		writer := pgtest.Connect(t, dsn)
+		pgtest.Exec(t, writer, `begin; select pg_current_xact_id()`)
+	}
+	// Only those are listed that began before one that has ended.
+	pgtest.Exec(t, ask, `select pg_current_xact_id()`)
+	pgtest.Exec(t, ask, `begin isolation level repeatable read`)
+	var s snapshot
+	for range 2 { // the second time into the memory of the first
+		var raw []byte
+		if err := ask.QueryRow(t.Context(), `select pg_snapshot_send(pg_current_snapshot())`).Scan(&raw); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.decode(raw); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var text []string
+	for _, xid := range s.running {
+		text = append(text, fmt.Sprint(xid))
+	}
+	got := fmt.Sprintf("%d:%d:%s", s.xmin, s.xmax, strings.Join(text, ","))
+	if want := pgtest.Value[string](t, ask, `select pg_current_snapshot()::text`); got != want || len(s.running) < 3 {
+		t.Errorf("%q, want %q with three or more", got, want)
+	}
+	whole := binary.BigEndian.AppendUint32(nil, 2)
+	whole = append(whole, make([]byte, 32)...)
+	for n := range whole {
+		if err := s.decode(whole[:n]); err == nil {
+			t.Errorf("no error for %d of %d bytes", n, len(whole))
+		}
+	}
+}
+
+// A wake comes for each commit, exactly once, and the row is visible by then. Each
+// outbox has one commit on its way at a time, so that it is known which the wake
+// is for; the others keep the server busy. Twenty thousand commits.
+func TestReplicationWakesOnceVisible(t *testing.T) {
+	t.Parallel()
+	const outboxes, commits = 4, 5000
+	var writers sync.WaitGroup
+	defer writers.Wait()
+	for range outboxes {
+		r, _ := dbRig(t)
+		look := pgtest.Connect(t, r.dsn)
+		run := runSource(t, replication(r))
+		run.await("when subscribed")
+		writers.Go(func() {
+			for n := range commits {
+				var id, seen int64
+				if err := r.db.QueryRow(t.Context(), `insert into outbox (kind, payload) values ('a', '1') returning id`).Scan(&id); err != nil {
+					t.Error(err)
+					return
+				}
+				select {
+				case <-run.wakes:
+				case <-time.After(patience):
+					t.Errorf("no wake for commit %d", n)
+					return
+				}
+				if err := look.QueryRow(t.Context(), `select max(id) from outbox`).Scan(&seen); err != nil || seen != id {
+					t.Errorf("commit %d: woken for task %d, task %d is visible: %v", n, id, seen, err)
+					return
+				}
+			}
+			if n := len(run.wakes); n > 0 {
+				t.Errorf("%d wakes too many", n)
+			}
+		})
+	}
+}
+
+// Of commits that come together, none is left behind: who looks when woken, and
+// only then, finds them all.
+func TestReplicationWakesForEachOfABurst(t *testing.T) {
+	t.Parallel()
+	const writers, rounds = 8, 500
+	r, _ := dbRig(t)
+	run := runSource(t, replication(r))
+	run.await("when subscribed")
+	begin := make([]chan struct{}, writers)
+	var all sync.WaitGroup
+	defer all.Wait()
+	for i := range begin {
+		begin[i] = make(chan struct{}, 1)
+		writer := pgtest.Connect(t, r.dsn)
+		defer close(begin[i])
+		all.Go(func() {
+			for range begin[i] {
+				_, _ = writer.Exec(t.Context(), `insert into outbox (kind, payload) values ('a', '1')`) // missed below
+			}
+		})
+	}
+	for round := range rounds {
+		for _, b := range begin {
+			b <- struct{}{}
+		}
+		for found := 0; found < writers; {
+			select {
+			case <-run.wakes:
+			case <-time.After(10 * time.Second):
+				t.Fatalf("round %d: woken for %d of %d commits", round, found, writers)
+			}
+			tag, err := r.db.Exec(t.Context(), `delete from outbox`)
+			if err != nil {
+				t.Fatal(err)
+			}
+			found += int(tag.RowsAffected())
+		}
+	}
+}
+
+// The messages of dispatchers come through the log, and are no wakes.
+func TestReplicationMessages(t *testing.T) {
+	t.Parallel()
+	r, _ := dbRig(t)
+	source := replication(r)
+	heard := make(chan string, 100)
+	source.OnCanary = func() { heard <- "canary" }
+	source.OnCover = func() { heard <- "cover" }
+	run := runSource(t, source)
+	run.await("when subscribed")
+	for _, m := range [][2]string{
+		{testPublication, "canary other"}, {"other", "canary x"}, {testPublication, "canary x"},
+		{testPublication, ""}, {"other", "cover"}, {testPublication, "cover"}, {testPublication, "canary x"},
+	} {
+		r.exec(`select pg_logical_emit_message(true, $1, $2)`, m[0], m[1])
+	}
+	for _, want := range []string{"canary", "cover", "canary"} {
+		select {
+		case got := <-heard:
+			if got != want {
+				t.Errorf("heard %s, want %s", got, want)
+			}
+		case <-time.After(patience):
+			t.Fatalf("waited in vain for %s", want)
+		}
+	}
+	if n := len(run.wakes) + len(heard); n > 0 {
+		t.Errorf("%d wakes or messages too many", n)
+	}
+}
+
+// Two outboxes of one database, in one process, are told apart, whatever the names.
+func TestReplicationOfTwoOutboxes(t *testing.T) {
+	t.Parallel()
+	r, _ := dbRig(t)
+	pgtest.Migrate(t, r.dsn, "second")
+	odd := `it's a "publication", not ours`
+	publish(t, r.db, pgx.Identifier{odd}.Sanitize(), "second.outbox")
+	second := replicationOf(t, r.dsn)
+	second.Publication = odd
+	runs := [2]*sourceRun{runSource(t, replication(r)), runSource(t, second)}
+	for _, run := range runs {
+		run.await("when subscribed")
+	}
+	for range 10 {
+		for i, table := range []string{"public.outbox", "second.outbox"} {
+			r.exec(`insert into ` + table + ` (kind, payload) values ('a', '1')`)
+			runs[i].await("for the insert into " + table)
+			if n := len(runs[1-i].wakes); n > 0 {
+				t.Fatalf("%d wakes of the other outbox", n)
+			}
+		}
+	}
+}
+
+func TestReplicationLeavesNothing(t *testing.T) {
+	noLeaks(t)
+	dsn := pgtest.NewDB(t)
+	db := pgtest.Connect(t, dsn)
+	publish(t, db, testPublication, "outbox")
+	const left = `select (select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()) +
+		(select count(*) from pg_replication_slots where database = current_database())`
+	for n := range 100 {
+		source := replicationOf(t, dsn)
+		ctx, cancel := context.WithCancel(t.Context())
+		// Before it is subscribed, after that, and in between.
+		stop := time.AfterFunc(time.Duration(n)*time.Millisecond, cancel)
+		woken := 0
+		if err := source.Run(ctx, func() { woken++ }); err != nil {
+			t.Errorf("after a stop after %d ms: %v", n, err)
+		}
+		stop.Stop()
+		if woken > 1 {
+			t.Errorf("%d wakes without a task", woken)
+		}
+		// The server's process may not be gone yet if it was about to begin.
+		eventually(t, "no connection and no slot is left", func() error {
+			if n := pgtest.Value[int](t, db, left); n > 0 {
+				return fmt.Errorf("%d", n)
+			}
+			return nil
+		})
+	}
+}
