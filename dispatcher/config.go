@@ -48,6 +48,10 @@ type WakeMode string
 const (
 	// WakeNotify listens for the NOTIFY of the insert trigger.
 	WakeNotify WakeMode = "notify"
+	// WakeWAL follows the write-ahead log through a temporary replication slot.
+	// Producers pay nothing for it, not even a trigger. It needs the publication
+	// of outbox.PublicationSQL, wal_level = logical and a role with REPLICATION.
+	WakeWAL WakeMode = "wal"
 	// WakePoll looks every PollInterval and needs neither a trigger nor a
 	// session connection.
 	WakePoll WakeMode = "poll"
@@ -61,8 +65,9 @@ type Config struct {
 	// Workers+2 connections, and may lead through a transaction pooler.
 	// The caller closes it, after Run has returned.
 	Pool *pgxpool.Pool
-	// Listen is the address of the LISTEN connection. It must be a direct
-	// connection, not one through a transaction pooler. Nil: that of Pool.
+	// Listen is the address of the connection on which wakes arrive, LISTEN or
+	// replication. It must be a direct connection, not one through a transaction
+	// pooler. Nil: that of Pool.
 	Listen *pgx.ConnConfig
 	// NATS is the connection to publish on, made with [NATSOptions]. The
 	// caller closes it, after Run has returned.
@@ -172,8 +177,8 @@ func (c Config) validate() error {
 	if strings.ContainsAny(c.Stream, " .*>/\\\t\r\n") {
 		bad("Stream %.80q is not a stream name: no blank, dot, *, > or path separator", c.Stream)
 	}
-	if c.Wake != WakeNotify && c.Wake != WakePoll {
-		bad("Wake %q must be %q or %q", c.Wake, WakeNotify, WakePoll)
+	if c.Wake != WakeNotify && c.Wake != WakeWAL && c.Wake != WakePoll {
+		bad("Wake %q must be %q, %q or %q", c.Wake, WakeNotify, WakeWAL, WakePoll)
 	}
 	integer := func(name string, v, lo, hi int) {
 		if v < lo || v > hi {

@@ -72,7 +72,7 @@ func New(cfg Config) (*Dispatcher, error) {
 	d := &Dispatcher{
 		cfg:     cfg,
 		log:     cfg.Logger,
-		table:   newTable(cfg.Pool, cfg.Schema, cfg.PublishTimeout),
+		table:   newTable(cfg.Pool, cfg.Schema, cfg.PublishTimeout, cfg.Wake),
 		canary:  canaryPrefix + rand.Text(),
 		channel: channelName(cfg.Schema),
 		retry:   backoff{min: cfg.RetryMin, max: cfg.RetryMax},
@@ -140,12 +140,9 @@ func (d *Dispatcher) dispatch(ctx context.Context) error {
 	finished := make(chan struct{}) // closed when no claim is in hand any more
 	g, claiming := errgroup.WithContext(ctx)
 	g.Go(func() error { return d.watchBroker(claiming) })
-	if d.cfg.Wake == WakeNotify {
+	if source := d.source(); source != nil {
 		g.Go(func() error {
-			d.supervise(claiming, &Listen{
-				Config: d.cfg.Listen, Channel: d.channel,
-				Canary: d.canary, OnCanary: d.wake.heard, OnCover: d.cover.notify,
-			})
+			d.supervise(claiming, source)
 			return nil
 		})
 	}
@@ -179,6 +176,24 @@ func (d *Dispatcher) dispatch(ctx context.Context) error {
 		return nil
 	})
 	return g.Wait()
+}
+
+// source is the wake source, or nil.
+func (d *Dispatcher) source() WakeSource {
+	switch d.cfg.Wake {
+	case WakeNotify:
+		return &Listen{
+			Config: d.cfg.Listen, Channel: d.channel,
+			Canary: d.canary, OnCanary: d.wake.heard, OnCover: d.cover.notify,
+		}
+	case WakeWAL:
+		return &Replication{
+			Config: d.cfg.Listen, Publication: d.channel,
+			Canary: d.canary, OnCanary: d.wake.heard, OnCover: d.cover.notify, OnWaiting: d.wake.waits,
+		}
+	default:
+		return nil
+	}
 }
 
 // giveUp abandons the claims in hand if they are not finished in time.

@@ -72,7 +72,7 @@ func (l *looker) next() time.Time {
 	if open, probe := l.d.circuit.open(); open {
 		at = probe
 	} else if l.agenda.hot {
-		at = time.Now()
+		at = l.freshAt()
 	} else if l.mask.stage == stagePolling && l.pollAt.Before(at) {
 		at = l.pollAt
 	}
@@ -112,7 +112,7 @@ func (l *looker) step() {
 		}
 		return
 	}
-	if l.agenda.hot || l.mask.stage == stagePolling && !now.Before(l.pollAt) {
+	if l.agenda.hot && !now.Before(l.freshAt()) || l.mask.stage == stagePolling && !now.Before(l.pollAt) {
 		l.fresh()
 	}
 	if at, why := l.agenda.wholeAt(); !time.Now().Before(at) {
@@ -141,9 +141,13 @@ func (l *looker) whole(why string) {
 		// With something due, the claim tells whether the database works.
 		l.worked()
 	}
-	if l.d.cfg.Wake == WakeNotify {
-		l.d.wake.triggerSeen(o.trigger, o.masks)
+	switch l.d.cfg.Wake {
+	case WakeNotify:
+		l.d.wake.triggerSeen(o.installed, o.masks)
 		l.maskable(o.masks)
+	case WakeWAL:
+		l.d.wake.publicationSeen(l.d.channel, o.installed)
+	case WakePoll:
 	}
 	switch {
 	case o.silenced:

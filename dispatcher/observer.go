@@ -7,7 +7,7 @@ import "time"
 // block, and must not keep the slices. Embed [NopObserver] so that a method
 // added later does not break you.
 type Observer interface {
-	// Woke is called for each wake; source is "notify", "poll" (the fast
+	// Woke is called for each wake; source is "notify", "wal", "poll" (the fast
 	// look of an unhealthy or absent wake source), "timer" (a task became due),
 	// "sweep" (the periodic look), "recheck" (a look soon after work was found,
 	// or a wake in vain) or "unmask" (a look on the way back to sleep after the

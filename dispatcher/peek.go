@@ -10,27 +10,9 @@ import (
 )
 
 const (
-	// peekSQL is the whole cost of an idle dispatcher: one statement per sweep
-	// that says whether anything is due, when the next task will be, and
-	// which insert trigger is there (its argument is the version, see trigger.sql),
-	// and that sends the canary. The "order by" keeps the plan on the due index
-	// whatever the statistics say. The oldest running transaction is that of the
-	// snapshot that the rest was seen with.
-	//
-	// A canary makes the statement's commit wait for the lock that all
-	// notifications of the cluster take; the settings are for that commit.
-	peekSQL = `
-select (select id
-          from {outbox}
-         where sent_at is null and dead_at is null and send_after <= now()
-         order by send_after
-         limit 1) is not null,
-       extract(epoch from (
-        select send_after
-          from {outbox}
-         where sent_at is null and dead_at is null and send_after > now()
-         order by send_after
-         limit 1) - clock_timestamp())::float8,
+	// installedSQL tells about the insert trigger, whose argument is its version, see
+	// trigger.sql; publishedSQL about the publication, see publication.sql.
+	installedSQL = `
        coalesce((select case when t.tgenabled not in ('O', 'A') then 'disabled'
                              when t.tgargs = 'v3\000' then 'v3'
                              when t.tgargs = 'v2\000' then 'v2'
@@ -39,15 +21,29 @@ select (select id
                    from pg_catalog.pg_trigger as t
                    join pg_catalog.pg_class as c on c.oid = t.tgrelid
                    join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
-                  where n.nspname = $1 and c.relname = 'outbox' and t.tgname = 'outbox_notify'), 'missing'),
-       (select coalesce(pg_catalog.has_sequence_privilege(mask, 'select') and pg_catalog.has_sequence_privilege(mask, 'update'), false)
-          from pg_catalog.to_regclass($4) as mask),
-       pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())::text::bigint,
-       (extract(epoch from clock_timestamp()) * 1000)::bigint,
+                  where n.nspname = $1 and c.relname = 'outbox' and t.tgname = 'outbox_notify'), 'missing')`
+	publishedSQL = `
+       coalesce((select case when not p.pubinsert
+                               or not exists (select from pg_catalog.pg_publication_rel as r
+                                                join pg_catalog.pg_class as c on c.oid = r.prrelid
+                                                join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
+                                               where r.prpubid = p.oid and n.nspname = $1 and c.relname = 'outbox') then 'disabled'
+                             else 'there' end
+                   from pg_catalog.pg_publication as p
+                  where p.pubname = 'outbox_' || left(encode(sha256(convert_to($1, 'UTF8')), 'hex'), 32)), 'missing')`
+
+	// notifySQL and emitSQL send the canary, if there is to be one. The former makes
+	// the statement's commit wait for the lock that all notifications of the cluster
+	// take; the settings are for that commit.
+	notifySQL = `
        case when $2::text <> ''
             then concat(pg_catalog.set_config('synchronous_commit', 'off', true),
                         pg_catalog.set_config('lock_timeout', '500', true),
                         pg_catalog.pg_notify($2, $3)) end is null`
+	emitSQL = `
+       case when $2::text <> ''
+            then concat(pg_catalog.set_config('synchronous_commit', 'off', true),
+                        pg_catalog.pg_logical_emit_message(true, $2, $3::text)) end is null`
 
 	// headSQL names the task that a claim of one would take, without looking at its
 	// content, which may be what the database stumbles over.
@@ -58,6 +54,35 @@ select name, pg_catalog.has_table_privilege($1, 'select') and pg_catalog.has_tab
   from {outbox_source}`
 )
 
+// peekSQL is the whole cost of an idle dispatcher: one statement per sweep
+// that says whether anything is due, when the next task will be, and whether what
+// the wake needs is there, and that sends the canary. The "order by" keeps the plan on
+// the due index whatever the statistics say. The oldest running transaction is that of the
+// snapshot that the rest was seen with.
+func peekSQL(wake WakeMode) string {
+	installed, canary := installedSQL, notifySQL
+	if wake == WakeWAL {
+		installed, canary = publishedSQL, emitSQL
+	}
+	return `
+select (select id
+          from {outbox}
+         where sent_at is null and dead_at is null and send_after <= now()
+         order by send_after
+         limit 1) is not null,
+       extract(epoch from (
+        select send_after
+          from {outbox}
+         where sent_at is null and dead_at is null and send_after > now()
+         order by send_after
+         limit 1) - clock_timestamp())::float8,` + installed + `,
+       (select coalesce(pg_catalog.has_sequence_privilege(mask, 'select') and pg_catalog.has_sequence_privilege(mask, 'update'), false)
+          from pg_catalog.to_regclass($4) as mask),
+       pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())::text::bigint,
+       (extract(epoch from clock_timestamp()) * 1000)::bigint,` + canary + `
+`
+}
+
 // lookTimeout bounds statements that lock nothing. It must outlast a walk over
 // very many dead index entries.
 const lookTimeout = 10 * time.Second
@@ -67,10 +92,12 @@ type outlook struct {
 	due     bool          // something is due; perhaps locked by a claim in hand
 	next    time.Duration // until the next scheduled task, if scheduled
 	planned bool          // there is a scheduled task
-	trigger string        // the version of the insert trigger, or what is wrong with it
-	masks   bool          // the lease is there and may be set
-	xmin    uint64        // the oldest transaction that was running
-	clock   time.Time     // the server's
+	// installed is the version of the insert trigger, or "there" for the publication,
+	// or what is wrong with it.
+	installed string
+	masks     bool      // the lease is there and may be set
+	xmin      uint64    // the oldest transaction that was running
+	clock     time.Time // the server's
 	// silenced is set, with the error, if all this was seen but the canary could
 	// not be sent.
 	silenced bool
@@ -84,8 +111,8 @@ func (t *table) peek(ctx context.Context, schema, channel, canary string) (o out
 	var next *float64
 	var clock int64 // not a timestamp: the session may write those in any style
 	var quiet bool
-	err = t.pool.QueryRow(ctx, t.peekStmt, schema, channel, canary, t.maskName).Scan(&o.due, &next, &o.trigger, &o.masks, &o.xmin, &clock, &quiet)
-	if channel != "" && o.trigger != "" && sqlState(err) == "55P03" { // lock_not_available
+	err = t.pool.QueryRow(ctx, t.peekStmt, schema, channel, canary, t.maskName).Scan(&o.due, &next, &o.installed, &o.masks, &o.xmin, &clock, &quiet)
+	if channel != "" && o.installed != "" && sqlState(err) == "55P03" { // lock_not_available
 		o.silenced = true // the row came, its commit failed
 	}
 	if err != nil && !o.silenced {

@@ -21,6 +21,15 @@ func (l *looker) fresh() {
 	}
 }
 
+// freshAt is when to follow a wake: at once, but under load with the pauses of
+// polling, where wakes are not masked because they cost the writers nothing.
+func (l *looker) freshAt() time.Time {
+	if l.d.cfg.Wake == WakeWAL && l.load.polling {
+		return l.pollAt
+	}
+	return time.Time{}
+}
+
 // moderate notes what a claim found. It masks the notifications as long as it is
 // worth while to poll, if it may.
 func (l *looker) moderate(ready time.Time, found int) {

@@ -28,7 +28,8 @@ type wakeState struct {
 	// subscribed is set once the source runs: only then can a canary arrive.
 	subscribed bool
 	arrived    bool   // a canary came back in this run of the source
-	problem    string // what is wrong with the insert trigger
+	waiting    bool   // it was told why the source is not subscribed yet
+	problem    string // what is wrong with the insert trigger, or the publication
 	remark     string // what could be better about it
 	restart    context.CancelCauseFunc
 }
@@ -52,7 +53,7 @@ func (w *wakeState) snapshot() WakeHealth {
 func (w *wakeState) reset(restart context.CancelCauseFunc) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.restart, w.expected, w.asked, w.subscribed, w.arrived = restart, time.Time{}, time.Time{}, false, false
+	w.restart, w.expected, w.asked, w.subscribed, w.arrived, w.waiting = restart, time.Time{}, time.Time{}, false, false, false
 }
 
 // proved reports whether wakes arrived in this run of the source.
@@ -115,6 +116,25 @@ func (w *wakeState) triggerSeen(version string, masks bool) {
 	default:
 		problem = "the insert trigger outbox_notify is of a version that this program does not know: use the program that installed it, or run 'dispatcher migrate up'"
 	}
+	w.seen(problem, remark)
+}
+
+// publicationSeen notes what the publication was like when last looked at.
+func (w *wakeState) publicationSeen(name, state string) {
+	problem := ""
+	switch state {
+	case "there":
+	case "missing":
+		problem = fmt.Sprintf("there is no publication %q: run 'dispatcher migrate up --wake=wal'", name)
+	default:
+		problem = fmt.Sprintf("publication %q publishes no inserts of the outbox: run 'dispatcher migrate up --wake=wal'", name)
+	}
+	w.seen(problem, "")
+}
+
+// seen notes what is wrong with what the wake needs in the database, and what could
+// be better about it.
+func (w *wakeState) seen(problem, remark string) {
 	w.mu.Lock()
 	w.problem, w.remark = problem, remark
 	h := w.health
@@ -144,6 +164,21 @@ func (w *wakeState) setMasked(on bool) {
 
 func (w *wakeState) lost(detail string) { w.set(false, detail) }
 
+// waits notes why the source is not subscribed yet. It is told again and again, with
+// other figures, of which the first are enough for the log.
+func (w *wakeState) waits(detail string) {
+	w.mu.Lock()
+	again := w.waiting
+	w.waiting = true
+	if again && !w.health.Healthy {
+		w.health.Detail = detail
+	}
+	w.mu.Unlock()
+	if !again {
+		w.set(false, detail)
+	}
+}
+
 // overdue is when an unanswered canary must be given up, or zero.
 func (w *wakeState) overdue() time.Time {
 	w.mu.Lock()
@@ -165,6 +200,12 @@ func (w *wakeState) giveUp(now time.Time) {
 	w.expected = time.Time{}
 	restart := w.restart
 	w.mu.Unlock()
+	if w.mode == WakeWAL {
+		// To connect anew would take longer than to wait, and if the connection is
+		// dead the source finds out by itself.
+		w.set(false, fmt.Sprintf("%v within %v: the server is behind with decoding its log, perhaps a large transaction", errNoCanary, canaryTimeout))
+		return
+	}
 	err := fmt.Errorf("%w within %v: a transaction pooler between, or a dead connection; give a direct address for listening (--listen-url)", errNoCanary, canaryTimeout)
 	w.set(false, err.Error())
 	if restart != nil {

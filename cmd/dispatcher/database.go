@@ -66,7 +66,7 @@ type databaseFlags struct {
 
 // listenFlags say where LISTEN works.
 type listenFlags struct {
-	ListenURL     string `group:"Database" xor:"listen-url" placeholder:"URL" help:"PostgreSQL for LISTEN, when --database-url leads through a transaction pooler, which swallows notifications. Default: --database-url."`
+	ListenURL     string `group:"Database" xor:"listen-url" placeholder:"URL" help:"PostgreSQL for LISTEN or replication, when --database-url leads through a transaction pooler, which swallows notifications. Default: --database-url."`
 	ListenURLFile string `group:"Database" xor:"listen-url" placeholder:"FILE" help:"File that holds --listen-url."`
 }
 

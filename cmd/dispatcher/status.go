@@ -75,6 +75,8 @@ type wakeReport struct {
 	// the writers more) or "unknown version".
 	Trigger string `json:"trigger"`
 	Mask    mask   `json:"mask"`
+	// WAL tells of the wake by the write-ahead log.
+	WAL walReport `json:"wal"`
 	// RoundTripMS is how long a test notification took; null if none came.
 	RoundTripMS *float64 `json:"round_trip_ms"`
 	// Problem says why none came.
@@ -90,12 +92,17 @@ type sessions struct {
 	// Listening is the number of LISTEN sessions: one for each dispatcher
 	// that runs with --wake=notify, none for one with --wake=poll.
 	Listening int `json:"listening"`
+	// Following is the number of walsenders for dispatchers with --wake=wal, of any
+	// outbox of the database.
+	Following int `json:"following"`
 	// Connections are all other sessions of dispatchers.
 	Connections int `json:"connections"`
 }
 
 func (s sessions) String() string {
 	switch {
+	case s.Following > 0:
+		return fmt.Sprintf("%d following\tthe log of this database; %d listen; %d other connections", s.Following, s.Listening, s.Connections)
 	case s.Listening == 0 && s.Connections == 0:
 		return "none connected\t"
 	case s.Listening == 0:
@@ -134,6 +141,9 @@ func (s *status) print(w io.Writer) {
 	fmt.Fprintf(t, "next due\t%s\n", cmp.Or(ago("in ", s.NextDueSeconds), "-"))
 	fmt.Fprintf(t, "dispatchers\t%s\n", s.Dispatchers)
 	fmt.Fprintf(t, "trigger\t%s\t%s\n", s.Wake.Trigger, s.triggerRemedy())
+	if s.Wake.WAL.used() {
+		fmt.Fprintf(t, "publication\t%s\t%s\n", s.Wake.WAL.Publication, s.Wake.WAL.words(s.Schema))
+	}
 	fmt.Fprintf(t, "mask\t%s\t%s\n", s.Wake.Mask.State, s.Wake.Mask.words(s.Schema))
 	if s.Wake.RoundTripMS != nil {
 		fmt.Fprintf(t, "notifications\tarrive\tround trip %.1f ms, queue %.1f %% full\n", *s.Wake.RoundTripMS, 100*s.Wake.QueueUsage)

@@ -25,6 +25,12 @@ func (r *statusReader) trigger(ctx context.Context, s *status) error {
 // triggerRemedy is "" for a trigger that is as it should be.
 func (s *status) triggerRemedy() string {
 	up := migrateUp(s.Schema)
+	if s.Wake.WAL.used() {
+		if s.Wake.Trigger == "missing" {
+			return "and not needed: there is a publication"
+		}
+		return "beside a publication it only costs the writers; run " + up + " --wake=wal, or without it"
+	}
 	switch s.Wake.Trigger {
 	case "enabled":
 		return ""

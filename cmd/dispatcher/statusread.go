@@ -41,7 +41,7 @@ func (c *statusCmd) read(ctx context.Context, a *app, logger *slog.Logger) (*sta
 	if s.Version, err = schemaVersion(ctx, conn, c.Schema); err != nil {
 		return nil, err
 	}
-	r := statusReader{conn: conn, schema: c.Schema, table: pgx.Identifier{c.Schema, "outbox"}.Sanitize()}
+	r := statusReader{conn: conn, schema: c.Schema, table: pgx.Identifier{c.Schema, "outbox"}.Sanitize(), listener: listenConfig.User}
 	for _, part := range []struct {
 		what string
 		read func(context.Context, *status) error
@@ -53,6 +53,7 @@ func (c *statusCmd) read(ctx context.Context, a *app, logger *slog.Logger) (*sta
 		{"the sessions", r.sessions},
 		{"the insert trigger", r.trigger},
 		{"the mask", r.mask},
+		{"the publication", r.wal},
 	} {
 		err := part.read(ctx, s)
 		if pgCode(err) == undefinedTable {
@@ -77,6 +78,8 @@ type statusReader struct {
 	conn   *pgx.Conn
 	schema string
 	table  string // quoted
+	// listener is the role on whose connections wakes arrive.
+	listener string
 }
 
 func (r *statusReader) source(ctx context.Context, s *status) error {
@@ -193,13 +196,14 @@ func (r *statusReader) estimate(ctx context.Context, where string) (int64, error
 const sessionsQuery = `
 with ours as (select left(current_setting('application_name'), -length($1::text)) as name)
 select count(*) filter (where application_name = ours.name || $2),
+       count(*) filter (where backend_type = 'walsender' and application_name like 'outbox\_wake\_%'),
        count(*) filter (where application_name = ours.name),
        pg_notification_queue_usage()
   from ours left join pg_stat_activity on datname = current_database()`
 
 func (r *statusReader) sessions(ctx context.Context, s *status) error {
 	return r.conn.QueryRow(ctx, sessionsQuery, statusSuffix, listenSuffix).
-		Scan(&s.Dispatchers.Listening, &s.Dispatchers.Connections, &s.Wake.QueueUsage)
+		Scan(&s.Dispatchers.Listening, &s.Dispatchers.Following, &s.Dispatchers.Connections, &s.Wake.QueueUsage)
 }
 
 // notifyQuery must not hang: a commit that notifies waits for all others that do.
