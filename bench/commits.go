@@ -22,17 +22,18 @@ const (
 	// The design's targets, at mostWriters.
 	mostWriters   = 64
 	wantOfNone    = 0.9
+	wantWALOfNone = 0.95
 	wantOfClassic = 10
 	wantNotifies  = 0.02
 	wantBulk      = 1.1
 	// When no further round is begun without --long: the scenario has to end within
 	// 50 s. Between the two come fewer writers, one round each.
-	writersBudget = 24 * time.Second
-	bulkBudget    = 45 * time.Second
+	writersBudget = 20 * time.Second
+	bulkBudget    = 42 * time.Second
 )
 
 // commitVariants are compared; a further way to wake is one more line.
-var commitVariants = []variant{none, classic, masked}
+var commitVariants = []variant{none, classic, masked, wal}
 
 // commitRun is what one run showed.
 type commitRun struct {
@@ -62,6 +63,9 @@ func (c *commitsCmd) Run(ctx context.Context, b *bench) (err error) {
 		return err
 	}
 	defer deferClose(ctx, &err, r)
+	if err := r.decodes(ctx); err != nil {
+		return err
+	}
 	// The most writers matter most, and come first while there is time.
 	slices.Sort(c.Writers)
 	slices.Reverse(c.Writers)

@@ -49,6 +49,9 @@ func (r *commitRuns) report(rep *report) {
 	rep.row(of+", masked: notifications per task", "", notifies)
 	rep.row(of+", masked: the same with the time that does not count", "",
 		r.series(masked, func(run commitRun) float64 { return run.notifiesAll }))
+	walOfNone := ratios(r.series(wal, speed), r.series(none, speed))
+	rep.row(of+": following the WAL over none, round by round", "", walOfNone)
+	key("wal_vs_none", walOfNone.median())
 	key("masked_vs_none", ofNone.median())
 	key("masked_vs_classic", ofClassic.median())
 	key("notifies_per_task", notifies.median())
@@ -58,6 +61,7 @@ func (r *commitRuns) report(rep *report) {
 	rep.target("masked_vs_classic"+r.suffix(), ofClassic.median(), ofClassic.median() >= wantOfClassic, "at least "+number(wantOfClassic))
 	if r.delay == 0 {
 		rep.target("masked_vs_none_64", ofNone.median(), ofNone.median() >= wantOfNone, "at least "+number(wantOfNone))
+		rep.target("wal_vs_none_64", walOfNone.median(), walOfNone.median() >= wantWALOfNone, "at least "+number(wantWALOfNone))
 		rep.target("notifies_per_task_64", notifies.median(), notifies.median() <= wantNotifies, "at most "+number(wantNotifies))
 	}
 }

@@ -59,7 +59,7 @@ func (l *lane) migrate(ctx context.Context, v variant) error {
 		return fmt.Errorf("connect to PostgreSQL: %w", err)
 	}
 	defer conn.Release()
-	if _, err := outbox.Migrate(ctx, conn.Conn(), outbox.MigrateOptions{Schema: l.schema, NoTrigger: v.noTrigger}); err != nil {
+	if _, err := outbox.Migrate(ctx, conn.Conn(), outbox.MigrateOptions{Schema: l.schema, Wake: outbox.Wake(v.wake)}); err != nil {
 		return err
 	}
 	if v.sql == "" {

@@ -5,13 +5,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
+
+	"github.com/outbox-dispatcher/outbox/dispatcher"
 )
 
 // latencyCmd is "bench latency".
 type latencyCmd struct {
 	Rate      float64       `default:"200" help:"Tasks per second."`
 	Producers int           `default:"4" help:"Connections that insert."`
+	Wake      []string      `default:"notify" enum:"notify,wal,poll" help:"Ways to wake that are measured side by side, at --rate; notify always is."`
 	BusyRate  float64       `default:"3000" help:"Tasks per second of the slices under load, which insert on 16 connections. 0: no such slices."`
 	Slices    int           `placeholder:"N" help:"Slices of each of what is compared, alternating. Default 5, with --long 10."`
 	Slice     time.Duration `placeholder:"TIME" help:"Length of a slice. Default 1.2s, with --long 10s."`
@@ -79,6 +83,8 @@ type latencyRun struct {
 	// notifies, busy the former under load, and relay the floor under the same
 	// load, both nil if that is left out.
 	product, classic, busy, relay *feed
+	others                        []*feed // other ways to wake, in the order of otherWakes
+	otherWakes                    []variant
 	floor                         *lane
 	floors                        []*floorTimes
 }
@@ -90,6 +96,21 @@ func (m *latencyRun) open(ctx context.Context, b *bench, r *rig) (err error) {
 	}
 	if m.classic, err = b.openFeed(ctx, r, classic, quiet, m.length); err != nil {
 		return err
+	}
+	for _, v := range []variant{wal, none} {
+		if !slices.Contains(m.cmd.Wake, string(v.wake)) {
+			continue
+		}
+		if v.wake == dispatcher.WakeWAL {
+			if err := r.decodes(ctx); err != nil {
+				return err
+			}
+		}
+		f, err := b.openFeed(ctx, r, v, quiet, m.length)
+		if err != nil {
+			return err
+		}
+		m.others, m.otherWakes = append(m.others, f), append(m.otherWakes, v)
 	}
 	if loaded := (pace{m.cmd.BusyRate, busyProducers}); m.cmd.BusyRate > 0 {
 		if m.busy, err = b.openFeed(ctx, r, masked, loaded, m.length); err != nil {
@@ -110,7 +131,7 @@ func (m *latencyRun) open(ctx context.Context, b *bench, r *rig) (err error) {
 
 // feeds are those that there are.
 func (m *latencyRun) feeds() (feeds []*feed) {
-	for _, f := range []*feed{m.product, m.classic, m.busy, m.relay} {
+	for _, f := range append([]*feed{m.product, m.classic, m.busy, m.relay}, m.others...) {
 		if f != nil {
 			feeds = append(feeds, f)
 		}
@@ -160,6 +181,7 @@ func (m *latencyRun) report(b *bench) {
 	m.reportWhole(rep)
 	rep.key("rate", c.Rate)
 	m.reportClassic(rep)
+	m.reportWakes(rep)
 	if m.busy != nil {
 		m.reportBusy(rep)
 	}

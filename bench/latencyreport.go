@@ -61,6 +61,19 @@ func (m *latencyRun) reportClassic(rep *report) {
 	rep.key(key, ratio)
 }
 
+// reportWakes gives the other ways to wake at the same rate.
+func (m *latencyRun) reportWakes(rep *report) {
+	for i, f := range m.others {
+		v := m.otherWakes[i]
+		p50 := f.percentiles(50, delivery)
+		rep.row(fmt.Sprintf("--wake=%s, commit to delivery, p50", v.wake), "ms", p50)
+		rep.row(fmt.Sprintf("--wake=%s, commit to delivery, p99", v.wake), "ms", f.percentiles(99, delivery))
+		rep.row("  over --wake=notify, side by side", "", ratios(p50, m.product.percentiles(50, delivery)))
+		rep.key("p50_ms_"+string(v.wake), p50.median())
+		rep.key("p99_ms_"+string(v.wake), f.all(delivery).ms(99))
+	}
+}
+
 // reportBusy gives the latency while the notifications are masked.
 func (m *latencyRun) reportBusy(rep *report) {
 	rate := m.cmd.BusyRate

@@ -46,7 +46,20 @@ var serverSettings = map[string]string{
 // shortLived is for scenarios whose connections live for a second or so: each maps the
 // shared memory page by page as it touches it, which costs as much as the work
 // itself, on virtual machines above all, where there are no huge pages.
-var shortLived = map[string]string{"shared_buffers": "32MB"}
+// They compare ways to wake, of which one follows the write-ahead log.
+var shortLived = map[string]string{"shared_buffers": "32MB", "wal_level": "logical"}
+
+// decodes returns an error if the server's log cannot be followed.
+func (r *rig) decodes(ctx context.Context) error {
+	var level string
+	if err := r.pool.QueryRow(ctx, "show wal_level").Scan(&level); err != nil {
+		return fmt.Errorf("read wal_level: %w", err)
+	}
+	if level != "logical" {
+		return fmt.Errorf("wal_level of the server is %s, and following its log needs logical: set it, or use a private server (without --dsn)", level)
+	}
+	return nil
+}
 
 // rig is the servers that a scenario runs on, with connections of the bench's
 // own to them.

@@ -3,20 +3,18 @@ package main
 import "github.com/outbox-dispatcher/outbox/dispatcher"
 
 // variant is a way in which a dispatcher learns of new tasks, with what that asks
-// of the producers.
+// of the producers: migrating installs it.
 type variant struct {
 	name  string // in keys
 	title string // in the table
 	wake  dispatcher.WakeMode
-	// noTrigger leaves out the shipped trigger.
-	noTrigger bool
 	// sql changes the migrated schema; {outbox} and {schema} are its names.
 	sql string
 }
 
 var (
 	// none costs the producers nothing.
-	none = variant{name: "none", title: "no trigger, polling", wake: dispatcher.WakePoll, noTrigger: true}
+	none = variant{name: "none", title: "no trigger, polling", wake: dispatcher.WakePoll}
 	// classic notifies with every insert: the function is the shipped one, only
 	// the condition is missing.
 	classic = variant{
@@ -27,6 +25,8 @@ create trigger outbox_notify after insert on {outbox} for each statement execute
 	}
 	// masked is the product as it is shipped.
 	masked = variant{name: "masked", title: "masked trigger", wake: dispatcher.WakeNotify}
+	// wal is the product that follows the write-ahead log.
+	wal = variant{name: "wal", title: "no trigger, following the WAL", wake: dispatcher.WakeWAL}
 )
 
 // inTurn are the indexes of n parts that are compared, in the order of one round.
