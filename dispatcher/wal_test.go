@@ -24,6 +24,16 @@ func newWALRig(t *testing.T) *rig {
 	return r
 }
 
+// newRigOn is newWALRig in an empty database.
+func newRigOn(t *testing.T, dsn string) *rig {
+	t.Helper()
+	broker := natstest.Start(t)
+	r := &rig{t: t, dsn: dsn, db: pgtest.Connect(t, dsn), nats: broker, js: broker.JetStream(t), observer: newWatcher()}
+	r.createStream(jetstream.StreamConfig{})
+	r.migrate(outbox.WakeWAL)
+	return r
+}
+
 func (r *rig) migrate(wake outbox.Wake) {
 	r.t.Helper()
 	if _, err := outbox.Migrate(r.t.Context(), r.db, outbox.MigrateOptions{Wake: wake}); err != nil {
@@ -53,6 +63,28 @@ func TestWALWake(t *testing.T) {
 	d.halt()
 	if n := query[int](r, `select count(*) from pg_replication_slots where database = current_database()`); n > 0 {
 		t.Errorf("%d slots are left", n)
+	}
+}
+
+// Inserts that no trigger sees, or that may not notify, wake too.
+func TestWALWakeBySpecialInserts(t *testing.T) {
+	t.Parallel()
+	server := pgtest.OwnServer(t, pgserver.Options{Settings: map[string]string{"max_prepared_transactions": "5"}})
+	r := newRigOn(t, server.DSN("postgres"))
+	d := r.start(followsWAL)
+	eventually(t, "wakes arrive", healthyWake(d))
+	for name, sql := range map[string]string{
+		"prepared":    `begin; insert into outbox (kind, payload) values ('a', '{}'); prepare transaction 'p'; commit prepared 'p'`,
+		"replica":     `set session_replication_role = replica; insert into outbox (kind, payload) values ('a', '{}'); reset session_replication_role`,
+		"savepoint":   `begin; savepoint s; insert into outbox (kind, payload) values ('a', '{}'); release s; commit`,
+		"rolled back": `begin; savepoint s; insert into outbox (kind, payload) values ('a', '{}'); rollback to s; insert into outbox (kind, payload) values ('a', '{}'); commit`,
+	} {
+		before := see(r.observer, func(w *watcher) int { return w.wakes["wal"] })
+		for statement := range strings.SplitSeq(sql, "; ") {
+			r.exec(statement)
+		}
+		eventually(t, name+" wakes", r.woken("wal", before+1))
+		r.awaitSettled()
 	}
 }
 
@@ -100,12 +132,7 @@ func TestWALWakeWithoutItsPublication(t *testing.T) {
 func TestWALWakeWithoutLogicalDecoding(t *testing.T) {
 	t.Parallel()
 	server := pgtest.OwnServer(t, pgserver.Options{Settings: map[string]string{"wal_level": "replica"}})
-	dsn := server.DSN("postgres")
-	pgtest.Migrate(t, dsn, "public")
-	broker := natstest.Start(t)
-	r := &rig{t: t, dsn: dsn, db: pgtest.Connect(t, dsn), nats: broker, js: broker.JetStream(t), observer: newWatcher()}
-	r.createStream(jetstream.StreamConfig{})
-	r.migrate(outbox.WakeWAL)
+	r := newRigOn(t, server.DSN("postgres"))
 	log := &logText{}
 	d := r.start(followsWAL, func(c *Config) {
 		c.PollInterval, c.Logger = 20*time.Millisecond, slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
