@@ -1,13 +1,14 @@
 # Targets with a comment are listed by "make help".
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test race check fmt bench clean
+.PHONY: help setup build demo test test-matrix race check fmt bench clean
 
 # The race detector needs a C compiler; scripts/setup.sh says so if there is none.
 RACE = $(if $(shell command -v $(firstword $(shell go env CC))),-race)
 BENCH ?= latency
+PG_VERSIONS ?= 14 15 16 17 18
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 13
 
 setup: ## find or install what the tests and the demo need
 	@scripts/setup.sh postgres compiler pgbouncer
@@ -24,6 +25,13 @@ demo: build ## run everything on this machine until Ctrl-C (DEMO_RATE=20 per sec
 test: setup ## run all tests
 	go test $(RACE) -count=1 -timeout 20m ./...
 
+# All tests take minutes on each version. Continuous integration has them on one
+# version, by "make test", and here on the oldest and the newest only PKG, the
+# packages that depend on the version: those with SQL, and the program. See .ci/run.
+test-matrix: setup ## run the tests of PKG on PG_VERSIONS (PKG=./... PG_VERSIONS="14 15 16 17 18")
+	@scripts/setup.sh matrix
+	@scripts/matrix.sh "$(PG_VERSIONS)" $(RACE) -count=1 -timeout 20m $(or $(PKG),./...)
+
 race: setup ## run the tests of PKG ten times, in random order (PKG=./...)
 	go test -race -count 10 -shuffle on -timeout 60m $(or $(PKG),./...)
 
@@ -38,4 +46,4 @@ bench: setup ## run a scenario of the benchmark (BENCH=latency)
 	go run ./bench $(BENCH)
 
 clean: ## remove what was built
-	rm -rf bin tools/node_modules
+	rm -rf bin tools/node_modules tools/postgres/node_modules

@@ -18,6 +18,7 @@ const restoredOutbox = `select jsonb_agg(o order by id)::text || (select name fr
 
 func TestDumpAndRestoreKeepTheOutbox(t *testing.T) {
 	t.Parallel()
+	skipWithoutPgDump(t)
 	dsn := pgtest.NewEmptyDB(t)
 	admin := pgtest.Connect(t, dsn)
 	// The owner is not the superuser that restores.

@@ -1,7 +1,6 @@
 package outbox_test
 
 import (
-	"regexp"
 	"strings"
 	"testing"
 
@@ -10,15 +9,6 @@ import (
 	"github.com/outbox-dispatcher/outbox"
 	"github.com/outbox-dispatcher/outbox/internal/pgtest"
 )
-
-// volatile is what differs between two dumps of equal schemas: the random key
-// that newer versions of pg_dump write against injection.
-var volatile = regexp.MustCompile(`(?m)^\\(un)?restrict .*\n`)
-
-func dumpSchema(t *testing.T, dsn string, args ...string) string {
-	t.Helper()
-	return volatile.ReplaceAllString(tool(t, "", "pg_dump", append(args, "--schema-only", dsn)...), "")
-}
 
 func TestPsqlAndMigrateMakeTheSame(t *testing.T) {
 	t.Parallel()

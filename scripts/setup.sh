@@ -4,6 +4,7 @@
 #   compiler   a C compiler, for the race detector
 #   pgbouncer  PgBouncer, for the tests of listening through a pooler
 #   npm        for the SQL linter
+#   matrix     the servers of make test-matrix: packages of npm, in tools/postgres
 # It installs packages with the system's package manager, as root or through
 # "sudo -n", and nothing else: no cluster is made, no service is started. Where it
 # cannot, it says in one line what to do.
@@ -132,10 +133,41 @@ setup_pgbouncer() {
 	say "no PgBouncer for the tests of poolers: run \"$(by_hand pgbouncer pgbouncer pgbouncer pgbouncer)\"; going on without it"
 }
 
-setup_npm() {
+have_npm() {
 	command -v npm >/dev/null && return
-	packages npm npm npm node && command -v npm >/dev/null && return
-	optional "no npm for the SQL linter: run \"$(by_hand npm npm npm node)\""
+	packages npm npm npm node && command -v npm >/dev/null
+}
+
+setup_npm() {
+	have_npm || optional "no npm for the SQL linter: run \"$(by_hand npm npm npm node)\""
+}
+
+# The packages keep the symbolic links of their libraries in a file; a script of
+# theirs, the only one that is run, makes them and is silent when it cannot.
+# Hence the trial of each program. The servers run as another user than root,
+# hence the umask. The copy of the lock file says that everything is there.
+install_matrix() (
+	umask 022
+	npm ci --prefix "$1" --ignore-scripts --no-audit --no-fund --loglevel=error >&2 || exit
+	for pg in "$PWD/$1"/node_modules/pg*; do
+		cd "$pg" && node scripts/hydrate-symlinks.js && native/bin/postgres --version >/dev/null &&
+			native/bin/initdb --version >/dev/null || exit
+	done
+	cp "$2" "$3"
+)
+
+setup_matrix() {
+	servers=tools/postgres
+	lock=$servers/package-lock.json installed=$servers/node_modules/installed.json
+	cmp -s "$lock" "$installed" && return
+	instead="run \"OUTBOX_PG_BINDIR=FOLDER make test\" with the folder of initdb of each version"
+	if [ "$(uname -sm)" != "Linux x86_64" ]; then
+		die "the servers of the matrix are for Linux on x86-64, not for $(uname -sm): $instead"
+	fi
+	have_npm || die "no npm for the servers of the matrix: run \"$(by_hand npm npm npm node)\""
+	say "installing the servers of the matrix in $servers"
+	install_matrix "$servers" "$PWD/$lock" "$PWD/$installed" ||
+		die "cannot install the servers of the matrix, see above: try again with the npm registry in reach, or $instead"
 }
 
 # optional ends with an error in CI and goes on anywhere else: a check that
@@ -150,7 +182,7 @@ optional() {
 command -v go >/dev/null || die "no Go: install Go 1.26 or newer from https://go.dev/dl"
 for what; do
 	case $what in
-	postgres | compiler | pgbouncer | npm) "setup_$what" ;;
-	*) die "cannot set up \"$what\": say postgres, compiler, pgbouncer or npm" ;;
+	postgres | compiler | pgbouncer | npm | matrix) "setup_$what" ;;
+	*) die "cannot set up \"$what\": say postgres, compiler, pgbouncer, npm or matrix" ;;
 	esac
 done
