@@ -47,7 +47,7 @@ squawk() {
 		[[ ${CI:-} != true ]]
 		return
 	fi
-	"$bin" "${flags[@]}" --exclude "$leave_out" trigger.sql migrations/*.up.sql &&
+	"$bin" "${flags[@]}" --exclude "$leave_out" trigger.sql publication.sql migrations/*.up.sql &&
 		"$bin" "${flags[@]}" --exclude "$leave_out,ban-drop-table" migrations/*.down.sql
 }
 
@@ -77,7 +77,7 @@ step "build the tools" build_tools
 step "go vet" go vet ./...
 step "gofumpt" "$tools/golangci-lint" fmt --diff
 step "golangci-lint" lint
-step "squawk: migrations and trigger.sql" squawk
+step "squawk: migrations, trigger.sql and publication.sql" squawk
 step "govulncheck" vulnerabilities
 step "go mod tidy" go mod tidy -diff
 step "shellcheck" shell_scripts
