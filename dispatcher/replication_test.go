@@ -26,9 +26,11 @@ func publish(t *testing.T, db *pgx.Conn, name, table string) {
 	pgtest.Exec(t, db, `create publication `+name+` for table `+table+columns+` with (publish = 'insert')`)
 }
 
-// replication is a source for the outbox of the rig, whose publication it makes.
+// replication is a source for the outbox of the rig, whose publication it makes;
+// the trigger goes.
 func replication(r *rig) *Replication {
 	r.t.Helper()
+	r.exec(`drop trigger outbox_notify on outbox`)
 	publish(r.t, r.db, testPublication, "outbox")
 	return replicationOf(r.t, r.dsn)
 }
@@ -135,7 +137,7 @@ func TestReplicationWakesOnceVisible(t *testing.T) {
 		run := runSource(t, source(func(ctx context.Context, _ func()) error {
 			return replicated.Run(ctx, func() {
 				var id int64
-				if err := look.QueryRow(ctx, `select coalesce(max(id), 0) from outbox`).Scan(&id); err != nil {
+				if err := look.QueryRow(t.Context(), `select coalesce(max(id), 0) from outbox`).Scan(&id); err != nil {
 					t.Error(err)
 				}
 				seen <- id
