@@ -8,6 +8,7 @@ import (
 	"io"
 	"maps"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/jackc/pglogrepl"
@@ -67,12 +68,13 @@ func (r *Replication) run(ctx context.Context, wake func()) error {
 	if err != nil {
 		return err
 	}
-	defer hangUp(stream)
+	conns := []*pgconn.PgConn{stream}
+	defer func() { hangUp(conns...) }()
 	plain, err := r.connectPlain(ctx)
 	if err != nil {
 		return err
 	}
-	defer hangUp(plain.PgConn())
+	conns = append(conns, plain.PgConn())
 	if err := r.check(ctx, plain); err != nil {
 		return err
 	}
@@ -232,21 +234,32 @@ func (r *Replication) startStreaming(ctx context.Context, stream *pgconn.PgConn,
 	return r.explain("start replication", err)
 }
 
-// hangUp ends a session and waits, for a moment, until the server has ended it,
-// too: then its slot is gone.
-func hangUp(conn *pgconn.PgConn) {
-	deadline := time.Now().Add(hangUpTimeout)
-	if !conn.IsClosed() {
-		_ = conn.Conn().SetDeadline(deadline)
-		conn.Frontend().Send(&pgproto3.Terminate{})
-		if conn.Frontend().Flush() == nil {
-			_, _ = io.Copy(io.Discard, conn.Conn())
-		}
-		_ = conn.Close(context.Background())
-		return
+// hangUp ends sessions and waits, for a moment, until the server has ended them,
+// too: then their slot is gone.
+func hangUp(conns ...*pgconn.PgConn) {
+	var all sync.WaitGroup
+	for _, conn := range conns {
+		all.Go(func() {
+			deadline := time.Now().Add(hangUpTimeout)
+			if conn.IsClosed() {
+				awaitClosed(conn, deadline)
+				return
+			}
+			_ = conn.Conn().SetDeadline(deadline)
+			conn.Frontend().Send(&pgproto3.Terminate{})
+			if conn.Frontend().Flush() == nil {
+				_, _ = io.Copy(io.Discard, conn.Conn())
+			}
+			_ = conn.Close(context.Background())
+		})
 	}
-	// After an error pgconn cancels the command and closes the connection in the
-	// background. A request that came before its command has cancelled nothing.
+	all.Wait()
+}
+
+// awaitClosed waits for pgconn, which after an error cancels the command and closes
+// the connection in the background. A request to cancel that came before the
+// command has done nothing, so there are more.
+func awaitClosed(conn *pgconn.PgConn, deadline time.Time) {
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
 	for ctx.Err() == nil {

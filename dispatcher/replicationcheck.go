@@ -64,7 +64,7 @@ func (r *Replication) explain(verb string, err error) error {
 	case "53400": // configuration limit exceeded
 		text = "the server has no replication slot left: raise max_replication_slots, or drop slots that nobody uses"
 	case "55000", "0A000": // not in the state for it; in recovery
-		text = "the server does not decode its log: set wal_level = logical and restart it, and connect to the primary"
+		text = "the server does not decode its log: set wal_level = logical and max_replication_slots above 0, restart it, and connect to the primary"
 	default:
 		return wrap(verb, err)
 	}
