@@ -55,11 +55,10 @@ const (
 // Run implements [WakeSource]. It calls wake, OnCanary and OnCover from goroutines
 // of its own, each function from one at a time.
 func (r *Replication) Run(ctx context.Context, wake func()) error {
-	err := r.run(ctx, wake)
-	if ctx.Err() != nil {
-		return nil
+	if err := r.run(ctx, wake); ctx.Err() == nil {
+		return err
 	}
-	return err
+	return nil
 }
 
 func (r *Replication) run(ctx context.Context, wake func()) error {
@@ -69,7 +68,7 @@ func (r *Replication) run(ctx context.Context, wake func()) error {
 		return err
 	}
 	conns := []*pgconn.PgConn{stream}
-	defer func() { hangUp(conns...) }()
+	defer func() { hangUp(conns...) }() //nolint:contextcheck // after ctx has ended, too
 	plain, err := r.connectPlain(ctx)
 	if err != nil {
 		return err
@@ -168,7 +167,7 @@ func (r *Replication) createSlot(ctx context.Context, stream *pgconn.PgConn, pla
 		}
 		if err != nil {
 			stop()
-			<-created
+			<-created // its error is the stop's
 			return 0, fmt.Errorf("wait for the replication slot: %w", err)
 		}
 		if answered = w.created; !answered {

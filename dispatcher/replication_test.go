@@ -175,11 +175,15 @@ func TestReplicationWakesForEachOfABurst(t *testing.T) {
 	run.await("when subscribed")
 	begin := make([]chan struct{}, writers)
 	var all sync.WaitGroup
-	defer all.Wait()
+	defer func() {
+		for _, b := range begin {
+			close(b)
+		}
+		all.Wait()
+	}()
 	for i := range begin {
 		begin[i] = make(chan struct{}, 1)
 		writer := pgtest.Connect(t, r.dsn)
-		defer close(begin[i])
 		all.Go(func() {
 			for range begin[i] {
 				_, _ = writer.Exec(t.Context(), `insert into outbox (kind, payload) values ('a', '1')`) // missed below
@@ -216,8 +220,13 @@ func TestReplicationMessages(t *testing.T) {
 	run := runSource(t, source)
 	run.await("when subscribed")
 	for _, m := range [][2]string{
-		{testPublication, "canary other"}, {"other", "canary x"}, {testPublication, "canary x"},
-		{testPublication, ""}, {"other", "cover"}, {testPublication, "cover"}, {testPublication, "canary x"},
+		{testPublication, "canary other"},
+		{"other", "canary x"},
+		{testPublication, "canary x"},
+		{testPublication, ""},
+		{"other", "cover"},
+		{testPublication, "cover"},
+		{testPublication, "canary x"},
 	} {
 		r.exec(`select pg_logical_emit_message(true, $1, $2)`, m[0], m[1])
 	}
