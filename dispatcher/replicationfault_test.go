@@ -2,15 +2,14 @@ package dispatcher
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/outbox-dispatcher/outbox/internal/pgserver"
 	"github.com/outbox-dispatcher/outbox/internal/pgtest"
@@ -25,123 +24,6 @@ func serverRig(t *testing.T, settings map[string]string) (*rig, *pgserver.Server
 	dsn := server.DSN("postgres")
 	pgtest.Migrate(t, dsn, "public")
 	return &rig{t: t, dsn: dsn, db: pgtest.Connect(t, dsn)}, server
-}
-
-// setStandbys has commits wait for standbys, or not.
-func setStandbys(r *rig, names string) {
-	r.t.Helper()
-	r.exec(`alter system set synchronous_standby_names = '` + names + `'`)
-	r.exec(`select pg_reload_conf()`)
-	eventually(r.t, "the setting is in force", func() error {
-		if got := query[string](r, `show synchronous_standby_names`); got != names {
-			return fmt.Errorf("it is %q", got)
-		}
-		return nil
-	})
-}
-
-// stall makes an insert whose commit waits for a standby, and returns what waits
-// for its end.
-func stall(r *rig) (end func()) {
-	r.t.Helper()
-	producer := pgtest.Connect(r.t, r.dsn)
-	done := make(chan error, 1)
-	go func() {
-		_, err := producer.Exec(r.t.Context(), `insert into outbox (kind, payload) values ('stalled', '1')`)
-		done <- err
-	}()
-	eventually(r.t, "the commit waits for a standby", func() error {
-		if !query[bool](r, `select coalesce(wait_event = 'SyncRep', false) from pg_stat_activity where pid = $1`, producer.PgConn().PID()) {
-			return errors.New("it does not")
-		}
-		return nil
-	})
-	return func() {
-		r.t.Helper()
-		if err := <-done; err != nil {
-			r.t.Error(err)
-		}
-	}
-}
-
-// A commit that waits for a standby is in the log, but nobody can see it: no wake
-// for as long as that takes, and others are not held up.
-func TestReplicationWithStalledStandby(t *testing.T) {
-	t.Parallel()
-	r, _ := serverRig(t, nil)
-	r.exec(`set synchronous_commit = local`) // of this session
-	source := replication(r)
-	canary := make(chan struct{}, 1)
-	source.OnCanary = func() { canary <- struct{}{} }
-	run := runSource(t, source)
-	run.await("when subscribed")
-	setStandbys(r, "nobody")
-	end := stall(r)
-	for range 20 {
-		// The log is read in order, so the stalled commit was read before these.
-		r.exec(`select pg_logical_emit_message(true, $1, 'canary x')`, testPublication)
-		select {
-		case <-canary:
-		case <-time.After(patience):
-			t.Fatal("no canary")
-		}
-	}
-	if n := len(run.wakes); n > 0 {
-		t.Fatalf("%d wakes for a task that is not visible", n)
-	}
-	r.insert("local", `1`)
-	run.await("for another insert")
-	// Asked for again and again, though rarely.
-	asked := query[int64](r, `select xact_commit from pg_stat_database where datname = current_database()`)
-	eventually(t, "the gate asks", func() error {
-		if n := query[int64](r, `select xact_commit from pg_stat_database where datname = current_database()`); n == asked {
-			return errors.New("it does not")
-		}
-		return nil
-	})
-	if n := len(run.wakes); n > 0 {
-		t.Fatalf("%d wakes for a task that is not visible", n)
-	}
-	setStandbys(r, "")
-	run.await("when the task is visible")
-	end()
-}
-
-// A commit that is in the log before the slot begins, and not visible before it is
-// made, is not missed either.
-func TestReplicationStalledBeforeTheSlot(t *testing.T) {
-	t.Parallel()
-	r, _ := serverRig(t, nil)
-	r.exec(`set synchronous_commit = local`)
-	source := replication(r)
-	first, second := pgtest.Connect(t, r.dsn), pgtest.Connect(t, r.dsn)
-	const write = `begin; select pg_current_xact_id()`
-	pgtest.Exec(t, first, write)
-	run := runSource(t, source)
-	// The server first waits for those who write, then for those who did when those
-	// had ended; what commits meanwhile the slot will not show.
-	awaitBlocker(r, first)
-	pgtest.Exec(t, second, write)
-	pgtest.Exec(t, first, `rollback`)
-	awaitBlocker(r, second)
-	setStandbys(r, "nobody")
-	end := stall(r)
-	pgtest.Exec(t, second, `rollback`)
-	run.await("when subscribed")
-	setStandbys(r, "")
-	run.await("when the task is visible")
-	end()
-}
-
-// awaitBlocker waits until the slot waits for that session.
-func awaitBlocker(r *rig, conn *pgx.Conn) {
-	r.t.Helper()
-	eventually(r.t, "the slot waits for the writer", func() error {
-		if !query[bool](r, `select exists (select from pg_replication_slots where $1::int = any(pg_blocking_pids(active_pid)))`, conn.PgConn().PID()) {
-			return errors.New("it does not")
-		}
-		return nil
-	})
 }
 
 // Whenever the server's process is killed, the source comes back by itself, and
@@ -227,4 +109,92 @@ func TestReplicationWithShortTimeout(t *testing.T) {
 	if err := run.stop(); err != nil {
 		t.Error(err)
 	}
+}
+
+// A slot that does not move keeps the log on the server's disk. Ours moves with
+// everybody's log, and what is read costs no memory.
+func TestReplicationReleasesTheLog(t *testing.T) {
+	t.Parallel()
+	r, _ := serverRig(t, map[string]string{"max_wal_size": "200MB"})
+	run := runSource(t, replication(r))
+	run.await("when subscribed")
+	r.exec(`create table unrelated (n bigint, filler text)`)
+	const lag = `select pg_wal_lsn_diff(pg_current_wal_lsn(), %s)::int8 from pg_replication_slots`
+	start := query[string](r, `select pg_current_wal_lsn()::text`)
+	pid := query[int](r, `select active_pid from pg_replication_slots`)
+	for written := int64(0); written < *walBytes; {
+		r.exec(`insert into unrelated select g, repeat('x', 1000) from generate_series(1, 8000) g`)
+		r.exec(`truncate unrelated`)
+		written = query[int64](r, `select pg_wal_lsn_diff(pg_current_wal_lsn(), $1::text::pg_lsn)::int8`, start)
+	}
+	for _, position := range []string{"confirmed_flush_lsn", "restart_lsn"} {
+		eventually(t, position+" follows", func() error {
+			r.exec(`checkpoint`) // logs what runs, which the slot needs to move on
+			if n := query[int64](r, fmt.Sprintf(lag, position)); n > 1<<20 {
+				return fmt.Errorf("%d bytes behind", n)
+			}
+			return nil
+		})
+	}
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	if m.HeapAlloc > 64<<20 {
+		t.Errorf("%d bytes on the heap", m.HeapAlloc)
+	}
+	if now := query[int](r, `select active_pid from pg_replication_slots`); now != pid {
+		t.Errorf("process %d serves, it was %d", now, pid)
+	}
+	r.insert("a", `1`)
+	run.await("for an insert")
+}
+
+// While a transaction that writes is open there is no slot. That is told, a stop
+// leaves nothing behind, and limits that the database sets do not end the wait.
+func TestReplicationWaitsForWriters(t *testing.T) {
+	t.Parallel()
+	r, _ := serverRig(t, nil)
+	r.exec(`alter database postgres set lock_timeout = '100ms'`)
+	r.exec(`alter database postgres set statement_timeout = '2s'`)
+	r.exec(`alter database postgres set idle_session_timeout = '1s'`)
+	writer := pgtest.Connect(t, r.dsn+"&idle_session_timeout=0")
+	pgtest.Exec(t, writer, `begin; select pg_current_xact_id()`)
+	told := make(chan string, 100)
+	source := replication(r)
+	source.OnWaiting = func(detail string) { told <- detail }
+	awaitTold := func(run *sourceRun) {
+		t.Helper()
+		want := fmt.Sprintf("now for that of process %d, open for ", writer.PgConn().PID())
+		select {
+		case detail := <-told:
+			if !strings.Contains(detail, want) {
+				t.Errorf("%q, want %q in it", detail, want)
+			}
+		case err := <-run.done:
+			t.Fatalf("the source ended: %v", err)
+		case <-time.After(patience):
+			t.Fatal("not told that it waits")
+		}
+	}
+	run := runSource(t, source)
+	awaitTold(run)
+	begun := time.Now()
+	if err := run.stop(); err != nil || len(run.wakes) > 0 {
+		t.Errorf("stopped while it waits: %v, %d wakes", err, len(run.wakes))
+	}
+	if took := time.Since(begun); took > 5*time.Second {
+		t.Errorf("that took %v", took)
+	}
+	eventually(t, "no slot is left", noSlot(r))
+
+	run = runSource(t, source)
+	awaitTold(run)
+	awaitTold(run) // three seconds later
+	if n := len(run.wakes); n > 0 {
+		t.Errorf("%d wakes before there is a slot", n)
+	}
+	pgtest.Exec(t, writer, `rollback`)
+	run.await("when subscribed")
+	r.insert("a", `1`)
+	run.await("for an insert")
 }

@@ -50,15 +50,15 @@ func TestReplicationRefused(t *testing.T) {
 		},
 		"no publication": {
 			sql:  `drop publication outbox_wake`,
-			want: `there is no publication "outbox_wake" in database "postgres": run 'dispatcher migrate up'`,
+			want: `there is no publication "outbox_wake" in database "postgres": run 'dispatcher migrate up --wake=wal'`,
 		},
 		"publication without table": {
 			sql:  `alter publication outbox_wake drop table outbox`,
-			want: `publication "outbox_wake" publishes no inserts of any table: run 'dispatcher migrate up'`,
+			want: `publication "outbox_wake" publishes no inserts of any table: run 'dispatcher migrate up --wake=wal'`,
 		},
 		"publication without inserts": {
 			sql:  `alter publication outbox_wake set (publish = 'delete')`,
-			want: `publication "outbox_wake" publishes no inserts of any table: run 'dispatcher migrate up'`,
+			want: `publication "outbox_wake" publishes no inserts of any table: run 'dispatcher migrate up --wake=wal'`,
 		},
 		"every name is a standby's": {
 			settings: map[string]string{"synchronous_standby_names": "FIRST 1 (nobody, *)", "synchronous_commit": "local"},
