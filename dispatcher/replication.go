@@ -55,11 +55,10 @@ const (
 // Run implements [WakeSource]. It calls wake, OnCanary and OnCover from goroutines
 // of its own, each function from one at a time.
 func (r *Replication) Run(ctx context.Context, wake func()) error {
-	err := r.run(ctx, wake)
-	if ctx.Err() != nil {
-		return nil
+	if err := r.run(ctx, wake); ctx.Err() == nil {
+		return err
 	}
-	return err
+	return nil
 }
 
 func (r *Replication) run(ctx context.Context, wake func()) error {
@@ -69,7 +68,7 @@ func (r *Replication) run(ctx context.Context, wake func()) error {
 		return err
 	}
 	conns := []*pgconn.PgConn{stream}
-	defer func() { hangUp(conns...) }()
+	defer func() { hangUp(conns...) }() //nolint:contextcheck // also when ctx has ended
 	plain, err := r.connectPlain(ctx)
 	if err != nil {
 		return err
@@ -134,28 +133,32 @@ func (r *Replication) config(params map[string]string) *pgx.ConnConfig {
 	return cfg
 }
 
-// createSlot makes the slot and returns where it begins. The server does not answer before all transactions
-// have ended that write at the moment, in any database.
-func (r *Replication) createSlot(ctx context.Context, stream *pgconn.PgConn, plain *pgx.Conn, slot string) (begin pglogrepl.LSN, err error) {
+// createSlot makes the slot and returns where it begins. The server does not answer
+// before all transactions have ended that write at the moment, in any database.
+func (r *Replication) createSlot(ctx context.Context, stream *pgconn.PgConn, plain *pgx.Conn, slot string) (pglogrepl.LSN, error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	created := make(chan error, 1)
+	type answer struct {
+		slot pglogrepl.CreateReplicationSlotResult
+		err  error
+	}
+	made := make(chan answer, 1)
 	go func() {
 		slot, err := pglogrepl.CreateReplicationSlot(ctx, stream, slot, "pgoutput", pglogrepl.CreateReplicationSlotOptions{
 			Temporary: true, SnapshotAction: "NOEXPORT_SNAPSHOT", Mode: pglogrepl.LogicalReplication,
 		})
-		if err == nil {
-			begin, err = pglogrepl.ParseLSN(slot.ConsistentPoint)
-		}
-		created <- err
+		made <- answer{slot, err}
 	}()
-	begun, answered := time.Now(), false
+	begun, late := time.Now(), false
 	look := time.NewTimer(firstLook)
 	defer look.Stop()
 	for {
 		select {
-		case err := <-created:
-			return begin, r.explain("create a replication slot", err)
+		case a := <-made:
+			if a.err != nil {
+				return 0, r.explain("create a replication slot", a.err)
+			}
+			return pglogrepl.ParseLSN(a.slot.ConsistentPoint)
 		case <-look.C:
 		}
 		w, err := waitsFor(ctx, plain, stream.PID(), slot)
@@ -163,15 +166,15 @@ func (r *Replication) createSlot(ctx context.Context, stream *pgconn.PgConn, pla
 		case err != nil:
 		case !w.alive:
 			err = errors.New("the server process that was to create it has ended")
-		case w.created && answered:
+		case w.made && late:
 			err = errors.New("it is made, but the server's answer does not arrive")
 		}
 		if err != nil {
 			stop()
-			<-created
+			<-made
 			return 0, fmt.Errorf("wait for the replication slot: %w", err)
 		}
-		if answered = w.created; !answered {
+		if late = w.made; !late {
 			r.OnWaiting(w.describe(time.Since(begun)))
 		}
 		look.Reset(pingAfter)
@@ -180,8 +183,8 @@ func (r *Replication) createSlot(ctx context.Context, stream *pgconn.PgConn, pla
 
 // slotWait is how far the server is with a slot.
 type slotWait struct {
-	alive   bool // the process that makes it
-	created bool
+	alive bool // the process that makes it
+	made  bool
 	// blocker is a process whose transaction is waited for, 0 if it is a prepared
 	// transaction, nil if none is known.
 	blocker *int
@@ -198,7 +201,7 @@ func waitsFor(ctx context.Context, plain *pgx.Conn, pid uint32, slot string) (w 
 		exists (select from pg_replication_slots where slot_name = $2 and confirmed_flush_lsn is not null),
 		b.pid, extract(epoch from clock_timestamp() - a.xact_start)::float8
 		from (select (pg_blocking_pids($1))[1]) b(pid) left join pg_stat_activity a on a.pid = b.pid`,
-		int(pid), slot).Scan(&w.alive, &w.created, &w.blocker, &w.open)
+		int(pid), slot).Scan(&w.alive, &w.made, &w.blocker, &w.open)
 	if err != nil {
 		return w, fmt.Errorf("no sign of life from the server: %w", err)
 	}

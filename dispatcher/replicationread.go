@@ -21,9 +21,11 @@ type walReader struct {
 	source *Replication
 	gate   *gate
 
-	// Of the transaction that is being read.
+	// Of the transaction that is being read, whose commit is known already.
 	xid      uint32
 	inserted bool
+	// rest is set after one that wakes.
+	rest bool
 
 	// end is how far the log was read, as far as we know, confirmed what of that the
 	// server was told. Until it is told, the server keeps the log.
@@ -44,7 +46,7 @@ func (w *walReader) run(ctx context.Context) error {
 			return fmt.Errorf("no sign of life from the server on the replication connection, which has %v to give one", pingTimeout)
 		}
 		if w.end != w.confirmed || silent >= pingAfter {
-			if err := w.confirm(silent == pingAfter); err != nil {
+			if err := w.confirm(ctx, silent == pingAfter); err != nil {
 				return err
 			}
 		}
@@ -52,7 +54,7 @@ func (w *walReader) run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		heard, err := w.readUntilDeadline()
+		heard, err := w.readUntilDeadline(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -67,10 +69,16 @@ func (w *walReader) run(ctx context.Context) error {
 }
 
 // readUntilDeadline reads until that of the connection, and reports whether
-// anything came.
-func (w *walReader) readUntilDeadline() (heard bool, err error) {
+// anything came. The server sends each message by itself; to be woken for each
+// costs more than all the rest, so after a transaction that wakes it lets some
+// come together, for as long as the gate rests too.
+func (w *walReader) readUntilDeadline(ctx context.Context) (heard bool, err error) {
 	for {
-		msg, err := w.conn.ReceiveMessage(context.Background())
+		if w.rest && w.conn.Frontend().ReadBufferLen() == 0 {
+			w.rest = false
+			sleep(ctx, gateRest)
+		}
+		msg, err := w.conn.ReceiveMessage(context.Background()) //nolint:contextcheck // the deadline ends it
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			return heard, nil
 		}
@@ -80,7 +88,7 @@ func (w *walReader) readUntilDeadline() (heard bool, err error) {
 		heard = true
 		switch msg := msg.(type) {
 		case *pgproto3.CopyData:
-			err = w.handle(msg.Data)
+			err = w.handle(ctx, msg.Data)
 		case *pgproto3.ErrorResponse:
 			err = pgconn.ErrorResponseToPgError(msg)
 		case *pgproto3.NoticeResponse, *pgproto3.ParameterStatus:
@@ -96,7 +104,7 @@ func (w *walReader) readUntilDeadline() (heard bool, err error) {
 var errMalformed = errors.New("a message that is too short")
 
 // handle takes one message of the stream.
-func (w *walReader) handle(data []byte) error {
+func (w *walReader) handle(ctx context.Context, data []byte) error {
 	const header = 1 + 8 + 8 + 8 // type, start, end and time of the data
 	switch {
 	case len(data) == 0:
@@ -113,13 +121,14 @@ func (w *walReader) handle(data []byte) error {
 		}
 		w.end = max(w.end, k.ServerWALEnd)
 		if k.ReplyRequested {
-			return w.confirm(false)
+			return w.confirm(ctx, false)
 		}
 	}
 	return nil
 }
 
-// change takes one message of pgoutput, in version 1 of its protocol.
+// change takes one message of pgoutput, in version 1 of its protocol: that sends a
+// transaction after its commit, so the first insert is enough to know.
 func (w *walReader) change(data []byte) error {
 	switch pglogrepl.MessageType(data[0]) {
 	case pglogrepl.MessageTypeBegin:
@@ -128,15 +137,16 @@ func (w *walReader) change(data []byte) error {
 		}
 		w.xid, w.inserted = binary.BigEndian.Uint32(data[17:]), false
 	case pglogrepl.MessageTypeInsert:
-		w.inserted = true
+		if !w.inserted {
+			w.inserted = true
+			w.gate.add(w.xid)
+		}
 	case pglogrepl.MessageTypeCommit:
 		if len(data) < 18 {
 			return errMalformed
 		}
 		w.end = max(w.end, pglogrepl.LSN(binary.BigEndian.Uint64(data[10:])))
-		if w.inserted {
-			w.gate.add(w.xid)
-		}
+		w.rest = w.inserted
 	case pglogrepl.MessageTypeMessage:
 		msg, err := pglogrepl.Parse(data)
 		if err != nil {
@@ -145,6 +155,7 @@ func (w *walReader) change(data []byte) error {
 		if m, ok := msg.(*pglogrepl.LogicalDecodingMessage); ok && m.Prefix == w.source.Publication {
 			w.message(string(m.Content))
 		}
+	default: // says nothing about an insert
 	}
 	return nil
 }
@@ -161,9 +172,9 @@ func (w *walReader) message(content string) {
 
 // confirm tells the server how far the log was read, so that it keeps no more, and
 // may ask for an answer.
-func (w *walReader) confirm(ask bool) error {
+func (w *walReader) confirm(ctx context.Context, ask bool) error {
 	_ = w.conn.Conn().SetWriteDeadline(time.Now().Add(pingTimeout))
-	err := pglogrepl.SendStandbyStatusUpdate(context.Background(), w.conn, pglogrepl.StandbyStatusUpdate{
+	err := pglogrepl.SendStandbyStatusUpdate(ctx, w.conn, pglogrepl.StandbyStatusUpdate{
 		WALWritePosition: w.end, WALFlushPosition: w.end, WALApplyPosition: w.end, ReplyRequested: ask,
 	})
 	if err != nil {
