@@ -248,10 +248,14 @@ func hangUp(conns ...*pgconn.PgConn) {
 				awaitClosed(conn, deadline)
 				return
 			}
-			_ = conn.Conn().SetDeadline(deadline)
+			_ = conn.Conn().SetDeadline(deadline.Add(-hangUpTimeout / 2))
 			conn.Frontend().Send(&pgproto3.Terminate{})
-			if conn.Frontend().Flush() == nil {
-				_, _ = io.Copy(io.Discard, conn.Conn())
+			_ = conn.Frontend().Flush()
+			if _, err := io.Copy(io.Discard, conn.Conn()); err != nil {
+				// It may be busy with a huge transaction, and listen to this only.
+				ctx, cancel := context.WithDeadline(context.Background(), deadline)
+				defer cancel()
+				_ = conn.CancelRequest(ctx)
 			}
 			_ = conn.Close(context.Background())
 		})

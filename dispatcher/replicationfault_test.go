@@ -170,8 +170,8 @@ func TestReplicationWaitsForWriters(t *testing.T) {
 			if !strings.Contains(detail, want) {
 				t.Errorf("%q, want %q in it", detail, want)
 			}
-		case err := <-run.done:
-			t.Fatalf("the source ended: %v", err)
+		case <-run.done:
+			t.Fatalf("the source ended: %v", run.err)
 		case <-time.After(patience):
 			t.Fatal("not told that it waits")
 		}

@@ -36,14 +36,15 @@ type walReader struct {
 // there is news. It will be told at once when it asks.
 const statusInterval = time.Second
 
-// run returns nil after ctx ended.
+// run returns nil after ctx ended. A server that decodes a huge transaction is silent
+// too; a new slot begins after it, so that it is as well to start anew.
 func (w *walReader) run(ctx context.Context) error {
 	nc := w.conn.Conn()
 	// A context for each message would cost a goroutine for each.
 	defer context.AfterFunc(ctx, func() { _ = nc.SetReadDeadline(time.Unix(1, 0)) })()
 	for silent := time.Duration(0); ; {
 		if silent == pingAfter+pingTimeout {
-			return fmt.Errorf("no sign of life from the server on the replication connection, which has %v to give one", pingTimeout)
+			return fmt.Errorf("no sign of life from the server on the replication connection, which has %v to give one; it may be decoding a huge transaction", pingTimeout)
 		}
 		if w.end != w.confirmed || silent >= pingAfter {
 			if err := w.confirm(ctx, silent == pingAfter); err != nil {

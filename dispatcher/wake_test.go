@@ -88,14 +88,18 @@ type sourceRun struct {
 	t      *testing.T
 	wakes  chan struct{}
 	cancel context.CancelFunc
-	done   chan error
+	done   chan struct{}
+	err    error // once done
 }
 
 // runSource runs a source until the end of the test or its stop.
 func runSource(t *testing.T, source WakeSource) *sourceRun {
 	ctx, cancel := context.WithCancel(t.Context())
-	run := &sourceRun{t: t, wakes: make(chan struct{}, 100_000), cancel: cancel, done: make(chan error, 1)}
-	go func() { run.done <- source.Run(ctx, func() { run.wakes <- struct{}{} }) }()
+	run := &sourceRun{t: t, wakes: make(chan struct{}, 100_000), cancel: cancel, done: make(chan struct{})}
+	go func() {
+		defer close(run.done)
+		run.err = source.Run(ctx, func() { run.wakes <- struct{}{} })
+	}()
 	t.Cleanup(func() { _ = run.stop() })
 	return run
 }
@@ -105,28 +109,25 @@ func (run *sourceRun) await(what string) {
 	run.t.Helper()
 	select {
 	case <-run.wakes:
-	case err := <-run.done:
-		run.t.Fatalf("no wake %s: the source ended: %v", what, err)
+	case <-run.done:
+		run.t.Fatalf("no wake %s: the source ended: %v", what, run.err)
 	case <-time.After(patience):
 		run.t.Fatalf("no wake %s", what)
 	}
 }
 
-// stop ends the source and returns what Run did, once.
+// stop ends the source and returns what Run did.
 func (run *sourceRun) stop() error {
 	run.cancel()
 	return run.ended()
 }
 
-// ended waits for the end of the source and returns what Run did, once.
+// ended waits for the end of the source and returns what Run did.
 func (run *sourceRun) ended() error {
 	run.t.Helper()
 	select {
-	case err, ok := <-run.done:
-		if ok {
-			close(run.done)
-		}
-		return err
+	case <-run.done:
+		return run.err
 	case <-time.After(patience):
 		run.t.Fatal("Run did not return")
 		return nil
