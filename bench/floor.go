@@ -170,25 +170,46 @@ func (f *floor) work(ctx context.Context, s *steps) error {
 	return nil
 }
 
-// claim is one round trip: transaction, limits and claim in one batch.
 func (f *floor) claim(ctx context.Context, s *steps) (*nats.Msg, error) {
-	var batch pgx.Batch
-	batch.Queue("begin")
-	batch.Queue(floorLimitsSQL)
-	batch.Queue(f.claimStmt)
-	res := f.claimer.SendBatch(ctx, &batch)
-	var payload []byte
-	var created time.Time
-	var err error
-	for range 2 {
-		_, execErr := res.Exec()
-		err = errors.Join(err, execErr)
-	}
-	err = errors.Join(err, res.QueryRow().Scan(&s.id, &payload, &created), res.Close())
+	claimed, err := bareClaim(ctx, f.claimer, f.claimStmt)
 	if err != nil {
 		return nil, err
 	}
-	return newMessages(f.lane, payload, created).of(s.id), nil
+	if len(claimed) != 1 {
+		return nil, pgx.ErrNoRows
+	}
+	s.id = claimed[0].ID
+	return claimed[0].message(f.lane), nil
+}
+
+// bareTask is a claimed task, as far as a floor needs it.
+type bareTask struct {
+	ID        int64
+	Payload   []byte
+	CreatedAt time.Time
+}
+
+func (t bareTask) message(l *lane) *nats.Msg { return newMessages(l, t.Payload, t.CreatedAt).of(t.ID) }
+
+// bareClaim is one round trip: transaction, limits and claim in one batch. The
+// statement returns the columns of bareTask.
+func bareClaim(ctx context.Context, conn *pgx.Conn, stmt string) (claimed []bareTask, err error) {
+	var batch pgx.Batch
+	batch.Queue("begin")
+	batch.Queue(floorLimitsSQL)
+	batch.Queue(stmt)
+	res := conn.SendBatch(ctx, &batch)
+	defer func() { err = errors.Join(err, res.Close()) }()
+	for range 2 {
+		if _, err := res.Exec(); err != nil {
+			return nil, err
+		}
+	}
+	rows, err := res.Query()
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[bareTask])
 }
 
 // probe sends one task through the chain and waits for its end.

@@ -83,8 +83,7 @@ type latencyRun struct {
 	// notifies, busy the former under load, and relay the floor under the same
 	// load, both nil if that is left out.
 	product, classic, busy, relay *feed
-	others                        []*feed // other ways to wake, in the order of otherWakes
-	otherWakes                    []variant
+	others                        []*feed // other ways to wake
 	floor                         *lane
 	floors                        []*floorTimes
 }
@@ -110,7 +109,7 @@ func (m *latencyRun) open(ctx context.Context, b *bench, r *rig) (err error) {
 		if err != nil {
 			return err
 		}
-		m.others, m.otherWakes = append(m.others, f), append(m.otherWakes, v)
+		m.others = append(m.others, f)
 	}
 	if loaded := (pace{m.cmd.BusyRate, busyProducers}); m.cmd.BusyRate > 0 {
 		if m.busy, err = b.openFeed(ctx, r, masked, loaded, m.length); err != nil {

@@ -63,14 +63,14 @@ func (m *latencyRun) reportClassic(rep *report) {
 
 // reportWakes gives the other ways to wake at the same rate.
 func (m *latencyRun) reportWakes(rep *report) {
-	for i, f := range m.others {
-		v := m.otherWakes[i]
+	for _, f := range m.others {
+		wake := f.lane.wake
 		p50 := f.percentiles(50, delivery)
-		rep.row(fmt.Sprintf("--wake=%s, commit to delivery, p50", v.wake), "ms", p50)
-		rep.row(fmt.Sprintf("--wake=%s, commit to delivery, p99", v.wake), "ms", f.percentiles(99, delivery))
+		rep.row(fmt.Sprintf("--wake=%s, commit to delivery, p50", wake), "ms", p50)
+		rep.row(fmt.Sprintf("--wake=%s, commit to delivery, p99", wake), "ms", f.percentiles(99, delivery))
 		rep.row("  over --wake=notify, side by side", "", ratios(p50, m.product.percentiles(50, delivery)))
-		rep.key("p50_ms_"+string(v.wake), p50.median())
-		rep.key("p99_ms_"+string(v.wake), f.all(delivery).ms(99))
+		rep.key("p50_ms_"+string(wake), p50.median())
+		rep.key("p99_ms_"+string(wake), f.all(delivery).ms(99))
 	}
 }
 

@@ -80,7 +80,7 @@ func (r *relay) Run(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("relay: %w", err)
 		}
-		claimed, err := r.claim(inHand, conn.Conn())
+		claimed, err := bareClaim(inHand, conn.Conn(), r.stmt)
 		if err != nil {
 			conn.Release()
 			return fmt.Errorf("relay: claim: %w", err)
@@ -98,42 +98,11 @@ func (r *relay) Run(ctx context.Context) error {
 	return context.Cause(inHand)
 }
 
-// relayed is one claimed task.
-type relayed struct {
-	ID        int64
-	Payload   []byte
-	CreatedAt time.Time
-}
-
-// claim is one round trip.
-func (r *relay) claim(ctx context.Context, conn *pgx.Conn) (claimed []relayed, err error) {
-	var batch pgx.Batch
-	batch.Queue("begin")
-	batch.Queue(floorLimitsSQL)
-	batch.Queue(r.stmt)
-	res := conn.SendBatch(ctx, &batch)
-	defer func() {
-		if errClose := res.Close(); err == nil {
-			err = errClose
-		}
-	}()
-	for range 2 {
-		if _, err := res.Exec(); err != nil {
-			return nil, err
-		}
-	}
-	rows, err := res.Query()
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, pgx.RowToStructByPos[relayed])
-}
-
 // send publishes what was claimed and commits.
-func (r *relay) send(ctx context.Context, conn *pgx.Conn, claimed []relayed) error {
+func (r *relay) send(ctx context.Context, conn *pgx.Conn, claimed []bareTask) error {
 	futures := make([]jetstream.PubAckFuture, 0, len(claimed))
 	for _, t := range claimed {
-		f, err := r.js.PublishMsgAsync(newMessages(r.lane, t.Payload, t.CreatedAt).of(t.ID), jetstream.WithRetryAttempts(0))
+		f, err := r.js.PublishMsgAsync(t.message(r.lane), jetstream.WithRetryAttempts(0))
 		if err != nil {
 			return fmt.Errorf("publish: %w", err)
 		}
