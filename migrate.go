@@ -68,9 +68,9 @@ var ErrNewerSchema = errors.New("the database is newer than this program")
 
 // Migrate brings the outbox up to date: it creates the schema if needed, applies
 // each missing migration in a transaction of its own together with its record,
-// and installs what the wake needs ([TriggerSQL] or [PublicationSQL]). It returns the steps that it applied, none when there
-// was nothing to do; then it took no lock on the table. When it fails, the steps
-// it returns stay applied, the failed one left no trace, and it can be run again.
+// and installs what the wake needs ([TriggerSQL] or [PublicationSQL]). It returns
+// the steps that it applied, none when there was nothing to do; then it took no lock
+// on the table. When it fails, the steps it returns stay applied, the failed one left no trace, and it can be run again.
 //
 // Any number of processes may call it at once: one works, the others wait. conn
 // must not be in a transaction, and may lead through a transaction pooler.

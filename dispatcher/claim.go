@@ -69,11 +69,12 @@ type table struct {
 }
 
 func newTable(pool *pgxpool.Pool, schema string, publishTimeout time.Duration, wake WakeMode) *table {
-	// The statements are constants; only the tables' names vary.
+	// The statements are constants; only names vary.
 	named := strings.NewReplacer(
 		"{outbox}", pgx.Identifier{schema, "outbox"}.Sanitize(),
 		"{outbox_source}", pgx.Identifier{schema, "outbox_source"}.Sanitize(),
 		"{outbox_mask}", pgx.Identifier{schema, "outbox_mask"}.Sanitize(),
+		"{publication}", channelName(schema),
 	).Replace
 	t := &table{
 		pool: pool, publishTimeout: publishTimeout,

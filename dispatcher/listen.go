@@ -96,7 +96,7 @@ func await(ctx context.Context, conn *pgx.Conn) (*pgconn.Notification, error) {
 			return n, err
 		}
 		if err := ping(ctx, conn.PgConn()); err != nil {
-			return nil, fmt.Errorf("no sign of life from the server, which has %v to give one: %w", pingTimeout, err)
+			return nil, err
 		}
 	}
 }
@@ -108,11 +108,14 @@ func ping(ctx context.Context, conn *pgconn.PgConn) error {
 	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
 	defer cancel()
 	p := conn.StartPipeline(ctx)
-	if err := p.Sync(); err != nil {
-		_ = p.Close() // the same error
-		return err
+	err := p.Sync()
+	if closeErr := p.Close(); err == nil { // after the answer
+		err = closeErr
 	}
-	return p.Close() // after the answer
+	if err != nil {
+		return fmt.Errorf("no sign of life from the server, which has %v to give one: %w", pingTimeout, err)
+	}
+	return nil
 }
 
 func (l *Listen) connect(ctx context.Context) (*pgx.Conn, error) {

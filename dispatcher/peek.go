@@ -30,7 +30,7 @@ const (
                                                where r.prpubid = p.oid and n.nspname = $1 and c.relname = 'outbox') then 'disabled'
                              else 'there' end
                    from pg_catalog.pg_publication as p
-                  where p.pubname = 'outbox_' || left(encode(sha256(convert_to($1, 'UTF8')), 'hex'), 32)), 'missing')`
+                  where p.pubname = '{publication}'), 'missing')`
 
 	// notifySQL and emitSQL send the canary, if there is to be one. The former makes
 	// the statement's commit wait for the lock that all notifications of the cluster

@@ -114,7 +114,7 @@ func (g *gate) turn(ctx context.Context) (rest time.Duration, err error) {
 	g.mu.Unlock()
 	if len(g.waiting) == 0 {
 		g.pause = pingAfter
-		return 0, g.ping(ctx)
+		return 0, ping(ctx, g.conn)
 	}
 	if err := g.ask(ctx); err != nil {
 		return 0, fmt.Errorf("ask what is visible: %w", err)
@@ -140,14 +140,6 @@ func (g *gate) turn(ctx context.Context) (rest time.Duration, err error) {
 		g.pause = min(g.pause+g.pause/4, gateMax)
 	}
 	return min(g.pause, gateRest), nil
-}
-
-// ping finds out whether the idle connection still leads to the server.
-func (g *gate) ping(ctx context.Context) error {
-	if err := ping(ctx, g.conn); err != nil {
-		return fmt.Errorf("no sign of life from the server, which has %v to give one: %w", pingTimeout, err)
-	}
-	return nil
 }
 
 // ask takes a snapshot.
