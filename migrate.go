@@ -47,8 +47,8 @@ func (o MigrateOptions) withDefaults() (MigrateOptions, error) {
 	o.LockTimeout = cmp.Or(o.LockTimeout, DefaultLockTimeout)
 	o.LockWait = cmp.Or(o.LockWait, DefaultLockWait)
 	o.Wake = cmp.Or(o.Wake, WakeNotify)
-	if o.Wake != WakeNotify && o.Wake != WakeWAL && o.Wake != WakePoll {
-		return o, fmt.Errorf("wake %.80q must be %q, %q or %q", o.Wake, WakeNotify, WakeWAL, WakePoll)
+	if !slices.Contains([]Wake{WakeNotify, WakeWAL, WakeAuto, WakePoll}, o.Wake) {
+		return o, fmt.Errorf("wake %.80q must be %q, %q, %q or %q", o.Wake, WakeNotify, WakeWAL, WakeAuto, WakePoll)
 	}
 	if len(o.Schema) > 63 || strings.ContainsRune(o.Schema, 0) || !utf8.ValidString(o.Schema) {
 		return o, fmt.Errorf("schema %.80q must be a PostgreSQL name of 1 to 63 bytes of UTF-8: choose a shorter or plainer one", o.Schema)
@@ -93,7 +93,7 @@ func Migrate(ctx context.Context, conn *pgx.Conn, o MigrateOptions) ([]Migration
 	return applied, m.step(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		file, text := o.Wake.sql()
 		_, err := tx.Exec(ctx, text)
-		if o.Wake == WakeWAL && sqlState(err) == insufficientPrivilege {
+		if (o.Wake == WakeWAL || o.Wake == WakeAuto) && sqlState(err) == insufficientPrivilege {
 			return fmt.Errorf("%s: a publication needs the right to create in the database, and the owner of the table: "+
 				"grant create on database ... to this role, or choose the wake %q: %w", file, WakeNotify, err)
 		}

@@ -36,6 +36,7 @@ func TestMigrateSwitchesTheWake(t *testing.T) {
 	parts := map[outbox.Wake]wakeParts{
 		outbox.WakeNotify: {1, 2, 0},
 		outbox.WakeWAL:    {0, 0, 1},
+		outbox.WakeAuto:   {1, 2, 1},
 		outbox.WakePoll:   {0, 0, 0},
 	}
 	to := func(schema string, wake outbox.Wake) {
@@ -48,8 +49,8 @@ func TestMigrateSwitchesTheWake(t *testing.T) {
 		}
 	}
 	to("other", outbox.WakeWAL)
-	for _, from := range []outbox.Wake{outbox.WakeNotify, outbox.WakeWAL, outbox.WakePoll} {
-		for _, wake := range []outbox.Wake{outbox.WakeNotify, outbox.WakeWAL, outbox.WakePoll} {
+	for from := range parts {
+		for wake := range parts {
 			to("odd Schema", from)
 			to("odd Schema", wake)
 		}
@@ -129,7 +130,7 @@ func TestPublicationNeedsRights(t *testing.T) {
 // The printed SQL makes the same.
 func TestPrintedSQLHasTheWake(t *testing.T) {
 	t.Parallel()
-	for wake, want := range map[outbox.Wake]wakeParts{outbox.WakeWAL: {0, 0, 1}, outbox.WakePoll: {}} {
+	for wake, want := range map[outbox.Wake]wakeParts{outbox.WakeWAL: {0, 0, 1}, outbox.WakeAuto: {1, 2, 1}, outbox.WakePoll: {}} {
 		conn := pgtest.Connect(t, pgtest.NewEmptyDB(t))
 		text, err := outbox.MigrationSQL(outbox.MigrateOptions{Schema: "s", Wake: wake})
 		if err != nil {

@@ -1,5 +1,6 @@
 -- The wake by the write-ahead log: a publication of the inserts, which dispatchers
--- with --wake=wal follow, in place of the trigger. Producers pay nothing for it. It
+-- with --wake=wal follow, in place of the trigger, and those with --wake=auto when
+-- notifications do not arrive. Producers pay nothing for it. It
 -- needs wal_level = logical, the right to create publications in the database, and
 -- the table's owner. Run it as often as you like.
 --

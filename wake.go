@@ -11,6 +11,8 @@ const (
 	// WakeWAL: dispatchers follow the publication of publication.sql. There is no
 	// trigger, and producers pay nothing.
 	WakeWAL Wake = "wal"
+	// WakeAuto: both are there, for dispatchers that take whichever works.
+	WakeAuto Wake = "auto"
 	// WakePoll: dispatchers look by themselves. There is neither.
 	WakePoll Wake = "poll"
 )
@@ -20,6 +22,8 @@ func (w Wake) sql() (file, text string) {
 	switch w {
 	case WakeWAL:
 		return "publication.sql", PublicationSQL + dropTriggerSQL
+	case WakeAuto:
+		return "trigger.sql and publication.sql", TriggerSQL + PublicationSQL
 	case WakePoll:
 		return "removing the wakes", dropTriggerSQL + dropPublicationSQL
 	default:

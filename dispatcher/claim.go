@@ -68,7 +68,7 @@ type table struct {
 	muted held[string]
 }
 
-func newTable(pool *pgxpool.Pool, schema string, publishTimeout time.Duration, wake WakeMode) *table {
+func newTable(pool *pgxpool.Pool, schema string, publishTimeout time.Duration) *table {
 	// The statements are constants; only names vary.
 	named := strings.NewReplacer(
 		"{outbox}", pgx.Identifier{schema, "outbox"}.Sanitize(),
@@ -80,7 +80,7 @@ func newTable(pool *pgxpool.Pool, schema string, publishTimeout time.Duration, w
 		pool: pool, publishTimeout: publishTimeout,
 		name: pgx.Identifier{schema, "outbox"}.Sanitize(), maskName: pgx.Identifier{schema, "outbox_mask"}.Sanitize(),
 		claimStmt: named(dueSQL + allSQL + markSQL), cutStmt: named(dueSQL + cutSQL + markSQL), undoStmt: named(undoSQL),
-		peekStmt: named(peekSQL(wake)), sourceStmt: named(sourceSQL), headStmt: named(headSQL), holdStmt: named(holdSQL),
+		peekStmt: named(peekSQL), sourceStmt: named(sourceSQL), headStmt: named(headSQL), holdStmt: named(holdSQL),
 	}
 	for i := range t.limits {
 		t.limits[i] = strconv.FormatInt(int64(i+1)*publishTimeout.Milliseconds(), 10)

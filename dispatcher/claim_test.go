@@ -19,7 +19,7 @@ func dbRig(t *testing.T) (*rig, *table) {
 	t.Helper()
 	dsn := pgtest.NewDB(t)
 	r := &rig{t: t, dsn: dsn, db: pgtest.Connect(t, dsn)}
-	return r, newTable(r.pool(), "public", DefaultPublishTimeout, WakeNotify)
+	return r, newTable(r.pool(), "public", DefaultPublishTimeout)
 }
 
 func mustClaim(t *testing.T, tab *table, a ask) *claim {
@@ -238,7 +238,7 @@ func TestClaimCostBehindDeadEntries(t *testing.T) {
 func TestServerEndsAFrozenClaim(t *testing.T) {
 	t.Parallel()
 	r, _ := dbRig(t)
-	tab := newTable(r.pool(), "public", time.Second, WakeNotify)
+	tab := newTable(r.pool(), "public", time.Second)
 	r.insertMany(3)
 	// Connecting must not take from the claim's short time.
 	if err := tab.pool.Ping(t.Context()); err != nil {
@@ -279,7 +279,7 @@ func TestRowSecurityIsAnErrorNotAnEmptyTable(t *testing.T) {
 	r.exec(`alter table outbox enable row level security`)
 	limited := *r
 	limited.dsn = withUser(t, r.dsn, role)
-	tab := newTable(limited.pool(), "public", DefaultPublishTimeout, WakeNotify)
+	tab := newTable(limited.pool(), "public", DefaultPublishTimeout)
 	if c, err := tab.claim(t.Context(), ask{tasks: 1, bytes: 1 << 20, fetch: 1 << 20}); err == nil {
 		t.Errorf("no error, and %d tasks", len(c.tasks))
 		c.release()

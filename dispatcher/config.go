@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -52,6 +53,9 @@ const (
 	// Producers pay nothing for it, not even a trigger. It needs the publication
 	// of outbox.PublicationSQL, wal_level = logical and a role with REPLICATION.
 	WakeWAL WakeMode = "wal"
+	// WakeAuto takes the best of the others that works, and changes over at run
+	// time: WakeNotify, else WakeWAL, else WakePoll. It wants what both need.
+	WakeAuto WakeMode = "auto"
 	// WakePoll looks every PollInterval and needs neither a trigger nor a
 	// session connection.
 	WakePoll WakeMode = "poll"
@@ -177,8 +181,8 @@ func (c Config) validate() error {
 	if strings.ContainsAny(c.Stream, " .*>/\\\t\r\n") {
 		bad("Stream %.80q is not a stream name: no blank, dot, *, > or path separator", c.Stream)
 	}
-	if c.Wake != WakeNotify && c.Wake != WakeWAL && c.Wake != WakePoll {
-		bad("Wake %q must be %q, %q or %q", c.Wake, WakeNotify, WakeWAL, WakePoll)
+	if !slices.Contains([]WakeMode{WakeNotify, WakeWAL, WakeAuto, WakePoll}, c.Wake) {
+		bad("Wake %q must be %q, %q, %q or %q", c.Wake, WakeNotify, WakeWAL, WakeAuto, WakePoll)
 	}
 	integer := func(name string, v, lo, hi int) {
 		if v < lo || v > hi {

@@ -25,7 +25,7 @@ type Dispatcher struct {
 	canary   string
 	channel  string
 	retry    backoff
-	wake     *wakeState
+	wake     *wakes
 	circuit  *circuit
 	streams  *streams
 	pub      publisher // set by Run once the source's name is known
@@ -35,8 +35,10 @@ type Dispatcher struct {
 	wrap func(publisher) publisher
 	// eager, in tests, masks the notifications whenever there is work.
 	eager bool
+	// standDown is standDownAfter but in tests.
+	standDown time.Duration
 
-	wakes signal // there may be fresh work
+	wakes wakeSignal // there may be fresh work
 	look  signal // look at the whole table
 	cover signal // look for what may have been skipped, see mask
 	nudge signal // something changed that the loop waits on
@@ -71,8 +73,8 @@ func New(cfg Config) (*Dispatcher, error) {
 	}
 	d := &Dispatcher{
 		cfg:     cfg,
-		log:     cfg.Logger,
-		table:   newTable(cfg.Pool, cfg.Schema, cfg.PublishTimeout, cfg.Wake),
+		log:     cfg.Logger, standDown: standDownAfter,
+		table:   newTable(cfg.Pool, cfg.Schema, cfg.PublishTimeout),
 		canary:  canaryPrefix + rand.Text(),
 		channel: channelName(cfg.Schema),
 		retry:   backoff{min: cfg.RetryMin, max: cfg.RetryMax},
@@ -80,14 +82,14 @@ func New(cfg Config) (*Dispatcher, error) {
 			js: js, prefix: cfg.Prefix, only: cfg.Stream,
 			span: retrySpan(cfg.PublishTimeout), broker: cfg.NATS.MaxPayload, denied: newDenials(),
 		},
-		wakes: newSignal(), look: newSignal(), cover: newSignal(), nudge: newSignal(), doubt: newSignal(),
+		wakes: make(wakeSignal, 1), look: newSignal(), cover: newSignal(), nudge: newSignal(), doubt: newSignal(),
 		slots: make(chan struct{}, cfg.Workers),
 		work:  make(chan *claim),
 	}
 	d.fit.Store(int64(cfg.Batch))
 	d.table.held.retry = backoff{min: 10 * time.Second, max: max(cfg.RetryMax, 10*time.Second)}
 	d.table.muted.retry = backoff{min: time.Second, max: 5 * time.Second}
-	d.wake = newWakeState(cfg.Wake, d.wakeChanged)
+	d.wake = newWakes(cfg.Wake, d.wakeChanged)
 	d.circuit = newCircuit(d.circuitChanged)
 	return d, nil
 }
@@ -140,12 +142,10 @@ func (d *Dispatcher) dispatch(ctx context.Context) error {
 	finished := make(chan struct{}) // closed when no claim is in hand any more
 	g, claiming := errgroup.WithContext(ctx)
 	g.Go(func() error { return d.watchBroker(claiming) })
-	if source := d.source(); source != nil {
-		g.Go(func() error {
-			d.supervise(claiming, source)
-			return nil
-		})
-	}
+	g.Go(func() error {
+		d.follow(claiming)
+		return nil
+	})
 	g.Go(func() error {
 		defer close(d.work)
 		d.loop(claiming, inHand)
@@ -178,22 +178,33 @@ func (d *Dispatcher) dispatch(ctx context.Context) error {
 	return g.Wait()
 }
 
-// source is the wake source, or nil.
-func (d *Dispatcher) source() WakeSource {
-	switch d.cfg.Wake {
-	case WakeNotify:
-		return &Listen{
-			Config: d.cfg.Listen, Channel: d.channel,
-			Canary: d.canary, OnCanary: d.wake.heard, OnCover: d.cover.notify,
-		}
-	case WakeWAL:
-		return &Replication{
-			Config: d.cfg.Listen, Publication: d.channel,
-			Canary: d.canary, OnCanary: d.wake.heard, OnCover: d.cover.notify, OnWaiting: d.wake.waits,
-		}
-	default:
-		return nil
+// follow runs the wake sources until ctx ends.
+func (d *Dispatcher) follow(ctx context.Context) {
+	var all sync.WaitGroup
+	defer all.Wait()
+	if w := d.wake.notify; w != nil {
+		all.Go(func() {
+			d.supervise(ctx, w, &Listen{
+				Config: d.cfg.Listen, Channel: d.channel,
+				Canary: d.canary, OnCanary: w.heard, OnCover: d.cover.notify,
+			})
+		})
 	}
+	w := d.wake.wal
+	if w == nil {
+		return
+	}
+	source := &Replication{
+		Config: d.cfg.Listen, Publication: d.channel,
+		Canary: d.canary, OnCanary: w.heard, OnWaiting: w.waits,
+	}
+	all.Go(func() {
+		if d.cfg.Wake == WakeAuto {
+			d.standIn(ctx, source)
+		} else {
+			d.supervise(ctx, w, source)
+		}
+	})
 }
 
 // giveUp abandons the claims in hand if they are not finished in time.
@@ -237,6 +248,7 @@ func (d *Dispatcher) Health() Health {
 		Database: d.database,
 		Running:  d.running,
 		Wake:     d.wake.snapshot(),
+		Sources:  d.wake.sources(),
 		Circuit:  d.circuit.snapshot(),
 		Stream:   d.streams.snapshot(),
 	}

@@ -7,8 +7,11 @@ import "time"
 type Health struct {
 	// Database is nil when the last statement succeeded.
 	Database error
-	// Wake tells of the wake source.
+	// Wake tells of the wake source in use.
 	Wake WakeHealth
+	// Sources tells of each wake source by itself: none with WakePoll, two with
+	// WakeAuto.
+	Sources []WakeHealth
 	// Circuit tells whether the broker is being asked.
 	Circuit CircuitHealth
 	// Stream holds what is wrong with the streams behind Prefix, worst first.
@@ -34,18 +37,19 @@ func (h Health) Ready() bool {
 
 // WakeHealth tells of the wake source.
 type WakeHealth struct {
-	// Source is the configured mode.
+	// Source is WakeNotify, WakeWAL or WakePoll. With WakeAuto it is the source in use.
 	Source WakeMode
 	// Healthy is set while wakes are known to arrive. While it is not, the
-	// dispatcher looks every PollInterval. Always set with WakePoll.
+	// dispatcher looks every PollInterval. Always set with the mode WakePoll.
 	Healthy bool
-	// Detail says in words why it is not healthy, or what could be better.
+	// Detail says in words why it is not healthy, or what could be better, such as
+	// why a preferred source is not in use.
 	Detail string
 	// Masked is set while this dispatcher polls under load and has masked the
 	// notifications, which it does not need then; and after a statement that failed
-	// until it knows that they are not.
+	// until it knows that they are not. Never set in Sources.
 	Masked bool
-	// Since is when Healthy last changed.
+	// Since is when Source or Healthy last changed.
 	Since time.Time
 }
 

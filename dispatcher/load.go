@@ -69,13 +69,15 @@ func (l *load) end(now time.Time) {
 	l.after = now.Add(l.trial)
 }
 
-// pollPause is the time between two claims while polling: short after one that
-// found little, and longer after one that found many tasks, because claiming more
-// at once is cheaper for the database.
+// pollPause is the time between two claims while polling. After a claim that found a
+// few tasks it is short beside the claim itself, for the next task. With the number of
+// tasks it grows fast: where they come by the thousand per second and processor,
+// claiming more at once leaves more of it to the writers.
 func pollPause(found int) time.Duration {
-	const inVain, each, most = 500 * time.Microsecond, 100 * time.Microsecond, 3 * time.Millisecond
+	const inVain, least, most = 500 * time.Microsecond, 100 * time.Microsecond, 3 * time.Millisecond
 	if found == 0 {
 		return inVain
 	}
-	return min(time.Duration(found)*each, most)
+	n := time.Duration(min(found, 1000))
+	return max(least, min(n*n*10*time.Microsecond, most))
 }

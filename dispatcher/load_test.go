@@ -133,7 +133,7 @@ func TestUselessPollingIsPutOff(t *testing.T) {
 
 func TestPollPause(t *testing.T) {
 	for found, want := range map[int]time.Duration{
-		0: 500 * time.Microsecond, 5: 500 * time.Microsecond, 20: 2 * time.Millisecond, 1000: 3 * time.Millisecond,
+		0: 500 * time.Microsecond, 1: 100 * time.Microsecond, 5: 250 * time.Microsecond, 20: 3 * time.Millisecond, 1 << 40: 3 * time.Millisecond,
 	} {
 		if got := pollPause(found); got != want {
 			t.Errorf("after %d tasks: %v, want %v", found, got, want)

@@ -22,9 +22,9 @@ func (d *Dispatcher) loop(claiming, inHand context.Context) {
 		select {
 		case <-claiming.Done():
 			return
-		case <-d.wakes:
+		case from := <-d.wakes:
 			l.agenda.hot = true
-			d.cfg.Observer.Woke(string(d.cfg.Wake))
+			d.cfg.Observer.Woke(string(from))
 		case <-d.look:
 			l.agenda.owe(time.Now(), "recheck")
 		case <-d.cover:
@@ -127,13 +127,15 @@ func (l *looker) step() {
 func (l *looker) whole(why string) {
 	l.d.cfg.Observer.Woke(why)
 	begun := time.Now()
-	channel := ""
-	if l.d.wake.wantsCanary(begun, l.interval()) {
-		channel = l.d.channel
-	}
+	sending := l.d.wake.wantCanaries(begun, l.interval())
 	// Not on claiming: a statement cut off in the middle costs its connection.
-	o, err := l.d.table.peek(l.inHand, l.d.cfg.Schema, channel, l.d.canary)
-	if err != nil && !o.silenced {
+	o, err := l.d.table.peek(l.inHand, l.d.cfg.Schema, l.d.channel, l.d.canary, sending)
+	if o.silenced {
+		l.d.wake.notify.lost("no notification can be sent: another session of the cluster has held the lock of all commits that notify for over 500 ms, see pg_locks; it may wait for a synchronous standby: " + err.Error())
+		sending.notify = false
+		o, err = l.d.table.peek(l.inHand, l.d.cfg.Schema, l.d.channel, l.d.canary, sending)
+	}
+	if err != nil {
 		l.failed(err)
 		return
 	}
@@ -141,20 +143,11 @@ func (l *looker) whole(why string) {
 		// With something due, the claim tells whether the database works.
 		l.worked()
 	}
-	switch l.d.cfg.Wake {
-	case WakeNotify:
-		l.d.wake.triggerSeen(o.installed, o.masks)
+	l.d.wake.seen(o, l.d.channel)
+	if l.d.wake.notify != nil {
 		l.maskable(o.masks)
-	case WakeWAL:
-		l.d.wake.publicationSeen(l.d.channel, o.installed)
-	case WakePoll:
 	}
-	switch {
-	case o.silenced:
-		l.d.wake.lost("no notification can be sent: another session of the cluster has held the lock of all commits that notify for over 500 ms, see pg_locks; it may wait for a synchronous standby: " + err.Error())
-	case channel != "":
-		l.d.wake.sent(begun)
-	}
+	l.d.wake.sent(sending, begun)
 	now := time.Now()
 	l.agenda.looked(now, now.Sub(begun), l.interval())
 	l.clock, l.clockAt = o.clock, now

@@ -32,39 +32,26 @@ const (
                    from pg_catalog.pg_publication as p
                   where p.pubname = '{publication}'), 'missing')`
 
-	// notifySQL and emitSQL send the canary, if there is to be one. The former makes
-	// the statement's commit wait for the lock that all notifications of the cluster
+	// canarySQL sends the canaries that there are to be. A notification makes the
+	// statement's commit wait for the lock that all notifications of the cluster
 	// take; the settings are for that commit.
-	notifySQL = `
-       case when $2::text <> ''
+	canarySQL = `
+       case when $5::boolean or $6::boolean
             then concat(pg_catalog.set_config('synchronous_commit', 'off', true),
-                        pg_catalog.set_config('lock_timeout', '500', true),
-                        pg_catalog.pg_notify($2, $3)) end is null`
-	emitSQL = `
-       case when $2::text <> ''
-            then concat(pg_catalog.set_config('synchronous_commit', 'off', true),
-                        pg_catalog.pg_logical_emit_message(true, $2, $3::text)) end is null`
+                        case when $5::boolean then concat(pg_catalog.set_config('lock_timeout', '500', true),
+                                                          pg_catalog.pg_notify($2, $3)) end,
+                        case when $6::boolean then pg_catalog.pg_logical_emit_message(true, $2, $3::text) end) end is null`
 
 	// headSQL names the task that a claim of one would take, without looking at its
 	// content, which may be what the database stumbles over.
 	headSQL = "\nselect id" + lockDueSQL
 
-	sourceSQL = `
-select name, pg_catalog.has_table_privilege($1, 'select') and pg_catalog.has_table_privilege($1, 'update')
-  from {outbox_source}`
-)
-
-// peekSQL is the whole cost of an idle dispatcher: one statement per sweep
-// that says whether anything is due, when the next task will be, and whether what
-// the wake needs is there, and that sends the canary. The "order by" keeps the plan on
-// the due index whatever the statistics say. The oldest running transaction is that of the
-// snapshot that the rest was seen with.
-func peekSQL(wake WakeMode) string {
-	installed, canary := installedSQL, notifySQL
-	if wake == WakeWAL {
-		installed, canary = publishedSQL, emitSQL
-	}
-	return `
+	// peekSQL is the whole cost of an idle dispatcher: one statement per sweep
+	// that says whether anything is due, when the next task will be, and whether what
+	// the wakes need is there, and that sends the canaries. The "order by" keeps the plan on
+	// the due index whatever the statistics say. The oldest running transaction is that of the
+	// snapshot that the rest was seen with.
+	peekSQL = `
 select (select id
           from {outbox}
          where sent_at is null and dead_at is null and send_after <= now()
@@ -75,13 +62,17 @@ select (select id
           from {outbox}
          where sent_at is null and dead_at is null and send_after > now()
          order by send_after
-         limit 1) - clock_timestamp())::float8,` + installed + `,
+         limit 1) - clock_timestamp())::float8,` + installedSQL + "," + publishedSQL + `,
        (select coalesce(pg_catalog.has_sequence_privilege(mask, 'select') and pg_catalog.has_sequence_privilege(mask, 'update'), false)
           from pg_catalog.to_regclass($4) as mask),
        pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())::text::bigint,
-       (extract(epoch from clock_timestamp()) * 1000)::bigint,` + canary + `
+       (extract(epoch from clock_timestamp()) * 1000)::bigint,` + canarySQL + `
 `
-}
+
+	sourceSQL = `
+select name, pg_catalog.has_table_privilege($1, 'select') and pg_catalog.has_table_privilege($1, 'update')
+  from {outbox_source}`
+)
 
 // lookTimeout bounds statements that lock nothing. It must outlast a walk over
 // very many dead index entries.
@@ -92,30 +83,32 @@ type outlook struct {
 	due     bool          // something is due; perhaps locked by a claim in hand
 	next    time.Duration // until the next scheduled task, if scheduled
 	planned bool          // there is a scheduled task
-	// installed is the version of the insert trigger, or "there" for the publication,
-	// or what is wrong with it.
-	installed string
-	masks     bool      // the lease is there and may be set
-	xmin      uint64    // the oldest transaction that was running
-	clock     time.Time // the server's
-	// silenced is set, with the error, if all this was seen but the canary could
-	// not be sent.
+	// trigger is the version of the insert trigger, publication "there", or what is
+	// wrong with them.
+	trigger, publication string
+
+	masks bool      // the lease is there and may be set
+	xmin  uint64    // the oldest transaction that was running
+	clock time.Time // the server's
+	// silenced is set, with the error, if the notification could not be sent.
 	silenced bool
 }
 
-// peek looks at the due index without claiming. If channel is not empty it
-// sends canary there; an outlook that is silenced is valid and comes with an error.
-func (t *table) peek(ctx context.Context, schema, channel, canary string) (o outlook, err error) {
+// canaries says by which ways to send the canary.
+type canaries struct{ notify, wal bool }
+
+// peek looks at the due index without claiming, and sends canaries on the channel.
+func (t *table) peek(ctx context.Context, schema, channel, canary string, sending canaries) (o outlook, err error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
 	var next *float64
 	var clock int64 // not a timestamp: the session may write those in any style
 	var quiet bool
-	err = t.pool.QueryRow(ctx, t.peekStmt, schema, channel, canary, t.maskName).Scan(&o.due, &next, &o.installed, &o.masks, &o.xmin, &clock, &quiet)
-	if channel != "" && o.installed != "" && sqlState(err) == "55P03" { // lock_not_available
-		o.silenced = true // the row came, its commit failed
-	}
-	if err != nil && !o.silenced {
+	err = t.pool.QueryRow(ctx, t.peekStmt, schema, channel, canary, t.maskName, sending.notify, sending.wal).
+		Scan(&o.due, &next, &o.trigger, &o.publication, &o.masks, &o.xmin, &clock, &quiet)
+	if err != nil {
+		// The row came, its commit failed.
+		o.silenced = sending.notify && o.trigger != "" && sqlState(err) == "55P03" // lock_not_available
 		return o, fmt.Errorf("look for due tasks: %w", err)
 	}
 	o.clock = time.UnixMilli(clock)
@@ -123,7 +116,7 @@ func (t *table) peek(ctx context.Context, schema, channel, canary string) (o out
 		o.planned = true
 		o.next = time.Duration(min(*next, (365*24*time.Hour).Seconds()) * float64(time.Second))
 	}
-	return o, err
+	return o, nil
 }
 
 // head names the task that a claim of one would take.

@@ -22,9 +22,9 @@ func (l *looker) fresh() {
 }
 
 // freshAt is when to follow a wake: at once, but under load with the pauses of
-// polling, where wakes are not masked because they cost the writers nothing.
+// polling, which wakes outrun that cannot be masked.
 func (l *looker) freshAt() time.Time {
-	if l.d.cfg.Wake == WakeWAL && l.load.polling {
+	if l.load.polling {
 		return l.pollAt
 	}
 	return time.Time{}

@@ -33,11 +33,9 @@ type Replication struct {
 	Publication string
 	// Canary is the content of a message that is no wake but a test of the log by
 	// this process; OnCanary is called for each that arrives. Those of others are
-	// ignored. All functions must be set.
+	// ignored. Both functions must be set.
 	Canary   string
 	OnCanary func()
-	// OnCover is called when another dispatcher asks to look for what was skipped.
-	OnCover func()
 	// OnWaiting is called, about every three seconds, while the slot cannot be made
 	// because transactions that write are open; detail says for how long, and for
 	// which process, if that is known. No wakes arrive meanwhile.
@@ -52,7 +50,7 @@ const (
 	hangUpTimeout = time.Second
 )
 
-// Run implements [WakeSource]. It calls wake, OnCanary and OnCover from goroutines
+// Run implements [WakeSource]. It calls wake and OnCanary from goroutines
 // of its own, each function from one at a time.
 func (r *Replication) Run(ctx context.Context, wake func()) error {
 	if err := r.run(ctx, wake); ctx.Err() == nil {

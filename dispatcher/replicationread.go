@@ -153,22 +153,12 @@ func (w *walReader) change(data []byte) error {
 		if err != nil {
 			return err
 		}
-		if m, ok := msg.(*pglogrepl.LogicalDecodingMessage); ok && m.Prefix == w.source.Publication {
-			w.message(string(m.Content))
+		if m, ok := msg.(*pglogrepl.LogicalDecodingMessage); ok && m.Prefix == w.source.Publication && string(m.Content) == w.source.Canary {
+			w.source.OnCanary()
 		}
 	default: // says nothing about an insert
 	}
 	return nil
-}
-
-// message takes what a dispatcher has written into the log.
-func (w *walReader) message(content string) {
-	switch content {
-	case w.source.Canary:
-		w.source.OnCanary()
-	case coverPayload:
-		w.source.OnCover()
-	}
 }
 
 // confirm tells the server how far the log was read, so that it keeps no more, and

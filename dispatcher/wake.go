@@ -31,28 +31,38 @@ func (s signal) notify() {
 	}
 }
 
-// supervise runs the wake source until ctx ends, again and again: a lost
+// wakeSignal is a signal that remembers which source was the first to give it.
+type wakeSignal chan WakeMode
+
+func (s wakeSignal) notify(from WakeMode) {
+	select {
+	case s <- from:
+	default:
+	}
+}
+
+// supervise runs a wake source until ctx ends, again and again: a lost
 // connection comes back after a jittered backoff that starts over once wakes are
 // known to have arrived. Being subscribed is no proof: through a transaction
 // pooler that always succeeds.
-func (d *Dispatcher) supervise(ctx context.Context, source WakeSource) {
+func (d *Dispatcher) supervise(ctx context.Context, state *wakeState, source WakeSource) {
 	retry := backoff{min: 50 * time.Millisecond, max: 5 * time.Second}
 	failures := 0
 	for ctx.Err() == nil {
 		runCtx, cancel := context.WithCancelCause(ctx)
-		d.wake.reset(cancel)
+		state.reset(cancel)
 		subscribed := false
 		err := source.Run(runCtx, func() {
 			if !subscribed {
 				// What was inserted while nobody listened may be of any
 				// age, and a dispatcher that died may have left its mask.
 				subscribed = true
-				d.log.Log(ctx, again(slog.LevelInfo, failures), "wake source subscribed", "source", d.cfg.Wake)
-				d.wake.listening()
+				d.log.Log(ctx, again(slog.LevelInfo, failures), "wake source subscribed", "source", state.mode)
+				state.listening()
 				d.cover.notify()
 				return
 			}
-			d.wakes.notify()
+			d.wakes.notify(state.mode)
 		})
 		if err == nil {
 			err = context.Cause(runCtx)
@@ -64,14 +74,14 @@ func (d *Dispatcher) supervise(ctx context.Context, source WakeSource) {
 		if err == nil {
 			err = errors.New("wake source ended")
 		}
-		if d.wake.proved() {
+		if state.proved() {
 			failures = 0
 		}
-		d.wake.lost(err.Error())
+		state.lost(err.Error())
 		level := again(slog.LevelWarn, failures)
 		failures++
 		wait := retry.delay(failures)
-		d.log.Log(ctx, level, "wake source lost, polling meanwhile", "source", d.cfg.Wake, "error", err, "retry_in", wait)
+		d.log.Log(ctx, level, "wake source lost, polling meanwhile", "source", state.mode, "error", err, "retry_in", wait)
 		sleep(ctx, wait)
 	}
 }

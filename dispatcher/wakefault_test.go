@@ -214,15 +214,15 @@ func TestSourceBacksOffUntilWakesArrive(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			d := &Dispatcher{
-				log: slog.New(slog.DiscardHandler), wakes: newSignal(), cover: newSignal(),
-				wake: newWakeState(WakeNotify, func(WakeHealth) {}),
+				log: slog.New(slog.DiscardHandler), wakes: make(wakeSignal, 1), cover: newSignal(),
 			}
+			state := newWakeState(WakeNotify, func(WakeHealth) {})
 			runs := 0
-			d.supervise(ctx, source(func(_ context.Context, wake func()) error {
+			d.supervise(ctx, state, source(func(_ context.Context, wake func()) error {
 				runs++
 				wake()
 				if arrive {
-					d.wake.heard()
+					state.heard()
 				}
 				return errors.New("lost")
 			}))

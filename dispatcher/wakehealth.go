@@ -1,6 +1,7 @@
 package dispatcher
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,11 +13,19 @@ import (
 // before the wake source counts as broken.
 const canaryTimeout = 2 * time.Second
 
+// What is told of a source while nothing is known to be wrong with it.
+const (
+	notTested = "not tested yet"
+	standsBy  = "stands by"
+)
+
 // wakeState knows whether wakes arrive. With looks at the table, one per interval, a
 // canary goes through the real channel; a pooler that swallows notifications looks like
 // silence otherwise. The source itself finds a connection that leads nowhere.
 type wakeState struct {
 	mode WakeMode
+	// idle is the detail while nothing is known to be wrong and no canary came back.
+	idle string
 	// changed is told of each change, because it changes how often to look.
 	changed func(WakeHealth)
 
@@ -32,15 +41,14 @@ type wakeState struct {
 	problem    string // what is wrong with the insert trigger, or the publication
 	remark     string // what could be better about it
 	restart    context.CancelCauseFunc
+	turned     chan struct{} // closed when the source turns healthy, or no longer is
 }
 
 func newWakeState(mode WakeMode, changed func(WakeHealth)) *wakeState {
-	w := &wakeState{mode: mode, changed: changed}
-	w.health = WakeHealth{Source: mode, Healthy: mode == WakePoll, Since: time.Now()}
-	if mode != WakePoll {
-		w.health.Detail = "not tested yet"
+	return &wakeState{
+		mode: mode, changed: changed, turned: make(chan struct{}), idle: notTested,
+		health: WakeHealth{Source: mode, Detail: notTested, Since: time.Now()},
 	}
-	return w
 }
 
 func (w *wakeState) snapshot() WakeHealth {
@@ -54,6 +62,47 @@ func (w *wakeState) reset(restart context.CancelCauseFunc) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.restart, w.expected, w.asked, w.subscribed, w.arrived, w.waiting = restart, time.Time{}, time.Time{}, false, false, false
+}
+
+// rest notes that the source does not run because it is not needed.
+func (w *wakeState) rest() {
+	w.reset(nil)
+	w.idles(standsBy)
+}
+
+// rise ends that.
+func (w *wakeState) rise() { w.idles(notTested) }
+
+func (w *wakeState) idles(idle string) {
+	w.mu.Lock()
+	w.idle = idle
+	detail := cmp.Or(w.problem, idle)
+	w.mu.Unlock()
+	w.set(false, detail)
+}
+
+// await waits until the source has been healthy, or unhealthy, for some time without
+// a break. It returns false when ctx has ended before.
+func (w *wakeState) await(ctx context.Context, healthy bool, span time.Duration) bool {
+	for ctx.Err() == nil {
+		w.mu.Lock()
+		h, turned := w.health, w.turned
+		w.mu.Unlock()
+		var over <-chan time.Time
+		if h.Healthy == healthy {
+			wait := time.Until(h.Since.Add(span))
+			if wait <= 0 {
+				return true
+			}
+			over = time.After(wait)
+		}
+		select {
+		case <-ctx.Done():
+		case <-turned:
+		case <-over:
+		}
+	}
+	return false
 }
 
 // proved reports whether wakes arrived in this run of the source.
@@ -136,31 +185,22 @@ func (w *wakeState) publicationSeen(name, state string) {
 // be better about it.
 func (w *wakeState) seen(problem, remark string) {
 	w.mu.Lock()
-	w.problem, w.remark = problem, remark
-	h := w.health
-	news := problem == "" && h.Healthy && h.Detail != remark
-	if news {
-		w.health.Detail = remark
-		h = w.health
+	if problem == "" && w.problem != "" && w.health.Detail == w.problem {
+		w.health.Detail = w.idle
 	}
+	w.problem, w.remark = problem, remark
+	healthy := w.health.Healthy
 	w.mu.Unlock()
 	switch {
 	case problem != "":
 		w.set(false, problem)
-	case news:
-		w.changed(h)
+	case healthy:
+		w.set(true, remark)
 	}
 }
 
 // triggerVersion is the version of trigger.sql that this program comes with.
 const triggerVersion = "v3"
-
-// setMasked notes whether this dispatcher holds the mask.
-func (w *wakeState) setMasked(on bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.health.Masked = on
-}
 
 func (w *wakeState) lost(detail string) { w.set(false, detail) }
 
@@ -223,6 +263,8 @@ func (w *wakeState) set(healthy bool, detail string) {
 	}
 	if w.health.Healthy != healthy {
 		w.health.Since = time.Now()
+		close(w.turned)
+		w.turned = make(chan struct{})
 	}
 	w.health.Healthy, w.health.Detail = healthy, detail
 	h := w.health

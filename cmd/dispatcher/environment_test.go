@@ -90,7 +90,7 @@ func TestParseErrors(t *testing.T) {
 		"all that is wrong is told":               {nil, "run --batch=0 --workers=65", []string{"--batch", "--workers must be 1 to 64, got 65"}},
 		"not a number":                            {vars{"OUTBOX_BATCH": "many"}, "run", []string{"--batch", `"many"`, "from OUTBOX_BATCH"}},
 		"not a duration":                          {nil, "run --retry-min=5", []string{"--retry-min", "5"}},
-		"not one of the choices":                  {nil, "run --wake=pigeon", []string{"--wake", `"notify","wal","poll"`, `"pigeon"`}},
+		"not one of the choices":                  {nil, "run --wake=pigeon", []string{"--wake", `"notify","wal","auto","poll"`, `"pigeon"`}},
 		"misspelt flag":                           {nil, "run --bacth=1", []string{`did you mean "--batch"`}},
 		"misspelt command":                        {nil, "rnu", []string{`did you mean "run"`}},
 		"no command":                              {nil, "", []string{`"run"`, `"migrate"`, "dispatcher --help"}},

@@ -61,6 +61,15 @@ type wakeState struct {
 	// notifications.
 	Masked bool       `json:"masked"`
 	Since  *time.Time `json:"since,omitempty"`
+	// Sources tells of each source by itself, if there are several.
+	Sources []wakeSource `json:"sources,omitempty"`
+}
+
+type wakeSource struct {
+	Source  string     `json:"source"`
+	Healthy bool       `json:"healthy"`
+	Detail  string     `json:"detail,omitempty"`
+	Since   *time.Time `json:"since,omitempty"`
 }
 
 type circuitState struct {
@@ -88,6 +97,11 @@ func readinessOf(h dispatcher.Health, stopping bool) readiness {
 	}
 	for _, f := range h.Stream {
 		r.Stream = append(r.Stream, streamFindings{string(f.Severity), f.Check, f.Stream, f.Text})
+	}
+	if len(h.Sources) > 1 {
+		for _, s := range h.Sources {
+			r.Wake.Sources = append(r.Wake.Sources, wakeSource{string(s.Source), s.Healthy, s.Detail, since(s.Since)})
+		}
 	}
 	return r
 }

@@ -26,7 +26,7 @@ func (h fixedHealth) Health() dispatcher.Health { return dispatcher.Health(h) }
 func healthy() fixedHealth {
 	return fixedHealth{Running: true, Wake: dispatcher.WakeHealth{
 		Source: dispatcher.WakeNotify, Healthy: true, Since: time.Date(2026, 1, 2, 3, 4, 5, 678_900_000, time.UTC),
-	}}
+	}, Sources: []dispatcher.WakeHealth{{Source: dispatcher.WakeNotify, Healthy: true}}}
 }
 
 func testApp() *app { return &app{stdout: io.Discard, stderr: io.Discard, redact: &redactor{}} }
@@ -51,6 +51,10 @@ func TestReadyz(t *testing.T) {
 		"degraded wake": {func(h *fixedHealth) { h.Wake.Healthy, h.Wake.Detail = false, "no canary" }, true, `"detail":"no canary"`},
 		"remark":        {func(h *fixedHealth) { h.Wake.Detail = "older trigger" }, true, `"healthy":true,"detail":"older trigger","masked":false`},
 		"masked":        {func(h *fixedHealth) { h.Wake.Masked = true }, true, `"healthy":true,"masked":true,"since"`},
+		"one source":    {func(*fixedHealth) {}, true, `"masked":false,"since":"2026-01-02T03:04:05.678Z"},"circuit"`},
+		"two sources": {func(h *fixedHealth) {
+			h.Sources = append(h.Sources, dispatcher.WakeHealth{Source: dispatcher.WakeWAL, Detail: "stands by", Since: since})
+		}, true, `"sources":[{"source":"notify","healthy":true},{"source":"wal","healthy":false,"detail":"stands by","since":"2026-05-06T07:08:09Z"}]`},
 		"open circuit": {func(h *fixedHealth) {
 			h.Circuit = dispatcher.CircuitHealth{Open: true, Cause: errors.New("gone"), Since: since}
 		}, false, `"cause":"gone","since":"2026-05-06T07:08:09Z"`},

@@ -126,7 +126,7 @@ func (m *metrics) Released(tasks int, _ error) { m.released.Add(float64(tasks)) 
 // healthCollector turns a snapshot of the health into gauges at each scrape.
 type healthCollector struct {
 	health                    healthSource
-	sourceUp, masked          *prometheus.Desc
+	sourceUp, inUse, masked   *prometheus.Desc
 	circuit, ready            *prometheus.Desc
 	streamFindings, connected *prometheus.Desc
 }
@@ -137,7 +137,8 @@ func newHealthCollector(h healthSource) *healthCollector {
 	}
 	return &healthCollector{
 		health:         h,
-		sourceUp:       desc("outbox_source_up", "Whether wakes are known to arrive.", "source"),
+		sourceUp:       desc("outbox_source_up", "Whether wakes are known to arrive, by each source that there is.", "source"),
+		inUse:          desc("outbox_wake_in_use", "Which source is relied on: 1 for that, 0 for the others.", "source"),
 		masked:         desc("outbox_wake_masked", "Whether this process polls under load and has masked the notifications."),
 		circuit:        desc("outbox_circuit_open", "Whether the broker is taken to be unavailable."),
 		ready:          desc("outbox_ready", "Whether tasks can flow."),
@@ -155,7 +156,12 @@ func (c *healthCollector) Collect(ch chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
-	gauge(c.sourceUp, number(h.Wake.Healthy), string(h.Wake.Source))
+	for _, s := range h.Sources {
+		gauge(c.sourceUp, number(s.Healthy), string(s.Source))
+	}
+	for _, source := range []dispatcher.WakeMode{dispatcher.WakeNotify, dispatcher.WakeWAL, dispatcher.WakePoll} {
+		gauge(c.inUse, number(source == h.Wake.Source), string(source))
+	}
 	gauge(c.masked, number(h.Wake.Masked))
 	gauge(c.circuit, number(h.Circuit.Open))
 	gauge(c.ready, number(h.Ready()))

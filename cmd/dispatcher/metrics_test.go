@@ -102,7 +102,8 @@ func TestEndToEndLatency(t *testing.T) {
 
 func TestHealthMetrics(t *testing.T) {
 	down := healthy()
-	down.Wake.Healthy, down.Wake.Masked = false, true
+	down.Wake = dispatcher.WakeHealth{Source: dispatcher.WakePoll, Masked: true}
+	down.Sources = []dispatcher.WakeHealth{{Source: dispatcher.WakeNotify}, {Source: dispatcher.WakeWAL, Healthy: true}}
 	down.Circuit.Open = true
 	down.Stream = []dispatcher.Finding{{Severity: dispatcher.SeverityWarning}}
 	reg := prometheus.NewPedanticRegistry()
@@ -117,13 +118,19 @@ outbox_database_up 1
 # HELP outbox_ready Whether tasks can flow.
 # TYPE outbox_ready gauge
 outbox_ready 0
-# HELP outbox_source_up Whether wakes are known to arrive.
+# HELP outbox_source_up Whether wakes are known to arrive, by each source that there is.
 # TYPE outbox_source_up gauge
 outbox_source_up{source="notify"} 0
+outbox_source_up{source="wal"} 1
 # HELP outbox_stream_findings What is wrong with the streams, by severity.
 # TYPE outbox_stream_findings gauge
 outbox_stream_findings{severity="error"} 0
 outbox_stream_findings{severity="warning"} 1
+# HELP outbox_wake_in_use Which source is relied on: 1 for that, 0 for the others.
+# TYPE outbox_wake_in_use gauge
+outbox_wake_in_use{source="notify"} 0
+outbox_wake_in_use{source="poll"} 1
+outbox_wake_in_use{source="wal"} 0
 # HELP outbox_wake_masked Whether this process polls under load and has masked the notifications.
 # TYPE outbox_wake_masked gauge
 outbox_wake_masked 1

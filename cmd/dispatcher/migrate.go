@@ -55,7 +55,7 @@ type migrateUpCmd struct {
 
 // wakeFlags are those of the commands that install what wakes the dispatchers.
 type wakeFlags struct {
-	Wake      outbox.Wake `group:"Migrating" enum:"notify,wal,poll" default:"notify" help:"What wakes the dispatchers. notify: an insert trigger. wal: a publication, for dispatchers with --wake=wal. poll: neither. What another choice needs is removed."`
+	Wake      outbox.Wake `group:"Migrating" enum:"notify,wal,auto,poll" default:"notify" help:"What wakes the dispatchers. notify: an insert trigger. wal: a publication, for dispatchers with --wake=wal. auto: both, for dispatchers with --wake=auto. poll: neither. What another choice needs is removed."`
 	NoTrigger bool        `group:"Migrating" help:"Leave trigger and publication as they are."`
 }
 

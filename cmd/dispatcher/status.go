@@ -90,10 +90,10 @@ type wakeReport struct {
 // application name.
 type sessions struct {
 	// Listening is the number of LISTEN sessions: one for each dispatcher
-	// that runs with --wake=notify, none for one with --wake=poll.
+	// that runs with --wake=notify or auto, none for one with --wake=poll.
 	Listening int `json:"listening"`
-	// Following is the number of walsenders for dispatchers with --wake=wal, of any
-	// outbox of the database.
+	// Following is the number of walsenders for dispatchers with --wake=wal, or auto
+	// while notifications do not arrive, of any outbox of the database.
 	Following int `json:"following"`
 	// Connections are all other sessions of dispatchers.
 	Connections int `json:"connections"`

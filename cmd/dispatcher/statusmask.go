@@ -29,10 +29,13 @@ func (s *status) triggerRemedy() string {
 		if s.Wake.Trigger == "missing" {
 			return "and not needed: there is a publication"
 		}
-		return "beside a publication it only costs the writers; run " + up + " --wake=wal, or without it"
+		up += " --wake=auto"
 	}
 	switch s.Wake.Trigger {
 	case "enabled":
+		if s.Wake.WAL.used() {
+			return "and a publication, for dispatchers with --wake=auto; without them run " + migrateUp(s.Schema) + " with the --wake that they have"
+		}
 		return ""
 	case "older version":
 		return "it costs the writers more than that of this version; run " + up

@@ -7,7 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// walReport tells whether dispatchers with --wake=wal could be woken.
+// walReport tells whether dispatchers could be woken by the write-ahead log.
 type walReport struct {
 	// Publication is "installed", "missing" or "without inserts".
 	Publication string `json:"publication"`
@@ -56,7 +56,7 @@ func (w walReport) words(schema string) string {
 		return "the inserts are not published; run " + migrateUp(schema) + " --wake=wal"
 	}
 	if w.Problem != "" {
-		return "dispatchers with --wake=wal have to poll: " + w.Problem
+		return "no dispatcher can follow it: " + w.Problem
 	}
-	return "dispatchers with --wake=wal can follow it"
+	return "dispatchers with --wake=wal or auto can follow it"
 }
