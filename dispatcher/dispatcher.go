@@ -39,10 +39,10 @@ type Dispatcher struct {
 	standDown time.Duration
 
 	wakes wakeSignal // there may be fresh work
-	look  signal // look at the whole table
-	cover signal // look for what may have been skipped, see mask
-	nudge signal // something changed that the loop waits on
-	doubt signal // the streams should be looked at
+	look  signal     // look at the whole table
+	cover signal     // look for what may have been skipped, see mask
+	nudge signal     // something changed that the loop waits on
+	doubt signal     // the streams should be looked at
 	slots chan struct{}
 	work  chan *claim
 	// fit is how many tasks to ask for, so that their bodies fit.
@@ -72,8 +72,8 @@ func New(cfg Config) (*Dispatcher, error) {
 		return nil, fmt.Errorf("dispatcher settings: JetStream: %w", err)
 	}
 	d := &Dispatcher{
-		cfg:     cfg,
-		log:     cfg.Logger, standDown: standDownAfter,
+		cfg: cfg,
+		log: cfg.Logger, standDown: standDownAfter,
 		table:   newTable(cfg.Pool, cfg.Schema, cfg.PublishTimeout),
 		canary:  canaryPrefix + rand.Text(),
 		channel: channelName(cfg.Schema),
@@ -176,35 +176,6 @@ func (d *Dispatcher) dispatch(ctx context.Context) error {
 		return nil
 	})
 	return g.Wait()
-}
-
-// follow runs the wake sources until ctx ends.
-func (d *Dispatcher) follow(ctx context.Context) {
-	var all sync.WaitGroup
-	defer all.Wait()
-	if w := d.wake.notify; w != nil {
-		all.Go(func() {
-			d.supervise(ctx, w, &Listen{
-				Config: d.cfg.Listen, Channel: d.channel,
-				Canary: d.canary, OnCanary: w.heard, OnCover: d.cover.notify,
-			})
-		})
-	}
-	w := d.wake.wal
-	if w == nil {
-		return
-	}
-	source := &Replication{
-		Config: d.cfg.Listen, Publication: d.channel,
-		Canary: d.canary, OnCanary: w.heard, OnWaiting: w.waits,
-	}
-	all.Go(func() {
-		if d.cfg.Wake == WakeAuto {
-			d.standIn(ctx, source)
-		} else {
-			d.supervise(ctx, w, source)
-		}
-	})
 }
 
 // giveUp abandons the claims in hand if they are not finished in time.

@@ -2,6 +2,7 @@ package dispatcher
 
 import (
 	"context"
+	"sync"
 	"time"
 )
 
@@ -13,6 +14,35 @@ const (
 	// Until then both wake.
 	standDownAfter = 15 * time.Second
 )
+
+// follow runs the wake sources until ctx ends.
+func (d *Dispatcher) follow(ctx context.Context) {
+	var all sync.WaitGroup
+	defer all.Wait()
+	if w := d.wake.notify; w != nil {
+		all.Go(func() {
+			d.supervise(ctx, w, &Listen{
+				Config: d.cfg.Listen, Channel: d.channel,
+				Canary: d.canary, OnCanary: w.heard, OnCover: d.cover.notify,
+			})
+		})
+	}
+	w := d.wake.wal
+	if w == nil {
+		return
+	}
+	source := &Replication{
+		Config: d.cfg.Listen, Publication: d.channel,
+		Canary: d.canary, OnCanary: w.heard, OnWaiting: w.waits,
+	}
+	all.Go(func() {
+		if d.cfg.Wake == WakeAuto {
+			d.standIn(ctx, source)
+		} else {
+			d.supervise(ctx, w, source)
+		}
+	})
+}
 
 // standIn runs the second wake source while the first one does not wake. The second
 // costs the server a walsender and a slot, so it is not there before it is needed.
