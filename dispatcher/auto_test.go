@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -95,10 +96,12 @@ func TestAutoWakeWithoutListening(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.migrate(outbox.WakeAuto)
-	stop := make(chan struct{})
-	defer close(stop)
 	killer := pgtest.Connect(t, r.dsn)
-	go func() {
+	stop := make(chan struct{})
+	var killing sync.WaitGroup
+	defer killing.Wait()
+	defer close(stop)
+	killing.Go(func() {
 		for {
 			select {
 			case <-stop:
@@ -107,7 +110,7 @@ func TestAutoWakeWithoutListening(t *testing.T) {
 				_, _ = killer.Exec(context.Background(), `select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and query ilike 'listen %'`)
 			}
 		}
-	}()
+	})
 	d := r.startAuto()
 	d.eager = true
 	eventually(t, "the log is in use", uses(d, WakeWAL, true, "notify: "))

@@ -76,9 +76,14 @@ func (w *wakeState) rise() { w.idles(notTested) }
 func (w *wakeState) idles(idle string) {
 	w.mu.Lock()
 	w.idle = idle
-	detail := cmp.Or(w.problem, idle)
+	detail, was := cmp.Or(w.problem, idle), w.health.Healthy
+	if !was {
+		w.health.Detail = detail // which is no news
+	}
 	w.mu.Unlock()
-	w.set(false, detail)
+	if was {
+		w.set(false, detail)
+	}
 }
 
 // await waits until the source has been healthy, or unhealthy, for some time without
