@@ -48,20 +48,16 @@ func (d *Dispatcher) follow(ctx context.Context) {
 // costs the server a walsender and a slot, so it is not there before it is needed.
 func (d *Dispatcher) standIn(ctx context.Context, source WakeSource) {
 	first, second := d.wake.notify, d.wake.wal
-	for {
-		if !first.await(ctx, false, standInAfter) {
-			return
-		}
+	for first.await(ctx, false, standInAfter) {
 		second.rise()
 		standing, end := context.WithCancel(ctx)
-		ended := make(chan struct{})
-		go func() {
-			defer close(ended)
-			d.supervise(standing, second, source)
-		}()
-		first.await(ctx, true, d.standDown)
+		var run sync.WaitGroup
+		run.Go(func() { d.supervise(standing, second, source) })
+		recovered := first.await(ctx, true, d.standDown)
 		end()
-		<-ended
-		second.rest()
+		run.Wait()
+		if recovered {
+			second.rest()
+		}
 	}
 }

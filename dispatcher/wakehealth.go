@@ -24,8 +24,6 @@ const (
 // silence otherwise. The source itself finds a connection that leads nowhere.
 type wakeState struct {
 	mode WakeMode
-	// idle is the detail while nothing is known to be wrong and no canary came back.
-	idle string
 	// changed is told of each change, because it changes how often to look.
 	changed func(WakeHealth)
 
@@ -40,6 +38,7 @@ type wakeState struct {
 	waiting    bool   // it was told why the source is not subscribed yet
 	problem    string // what is wrong with the insert trigger, or the publication
 	remark     string // what could be better about it
+	idle       string // the detail while nothing is known to be wrong and no canary came back
 	restart    context.CancelCauseFunc
 	turned     chan struct{} // closed when the source turns healthy, or no longer is
 }
@@ -194,13 +193,19 @@ func (w *wakeState) seen(problem, remark string) {
 		w.health.Detail = w.idle
 	}
 	w.problem, w.remark = problem, remark
-	healthy := w.health.Healthy
+	h := w.health
+	news := problem == "" && h.Healthy && h.Detail != remark
+	if news {
+		// Here, not by set: it may be lost as soon as it is unlocked.
+		w.health.Detail = remark
+		h = w.health
+	}
 	w.mu.Unlock()
 	switch {
 	case problem != "":
 		w.set(false, problem)
-	case healthy:
-		w.set(true, remark)
+	case news:
+		w.changed(h)
 	}
 }
 
