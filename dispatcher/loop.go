@@ -60,7 +60,7 @@ type looker struct {
 // interval is the time between sweeps: short while wakes do not arrive, or are
 // masked for no good.
 func (l *looker) interval() time.Duration {
-	if h := l.d.wake.snapshot(); h.Source == WakePoll || !h.Healthy || l.mask.stage == stageClearing {
+	if !l.d.wake.arrive() || l.mask.stage == stageClearing {
 		return min(l.d.cfg.PollInterval, l.d.cfg.SweepInterval)
 	}
 	return l.d.cfg.SweepInterval

@@ -1,6 +1,7 @@
 package dispatcher
 
 import (
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -10,9 +11,9 @@ import (
 // is healthy is the one in use; while none is, the dispatcher polls. Nothing is
 // switched off for that: a wake is a hint, and two hints are one look.
 type wakes struct {
-	mode    WakeMode
-	notify  *wakeState // nil unless the mode includes it
-	wal     *wakeState // the same
+	notify  *wakeState   // nil unless the mode includes it
+	wal     *wakeState   // the same
+	all     []*wakeState // those that there are
 	changed func(WakeHealth)
 
 	mu     sync.Mutex
@@ -21,56 +22,52 @@ type wakes struct {
 }
 
 func newWakes(mode WakeMode, changed func(WakeHealth)) *wakes {
-	w := &wakes{mode: mode, changed: changed}
+	w := &wakes{changed: changed}
 	if mode == WakeNotify || mode == WakeAuto {
 		w.notify = newWakeState(WakeNotify, w.update)
+		w.all = append(w.all, w.notify)
 	}
 	if mode == WakeWAL || mode == WakeAuto {
 		w.wal = newWakeState(WakeWAL, w.update)
+		w.all = append(w.all, w.wal)
 	}
 	if mode == WakeAuto {
-		w.wal.idle, w.wal.health.Detail = standsBy, standsBy
+		w.wal.rest()
 	}
-	w.shown = w.choose(WakeHealth{Since: time.Now()})
+	w.shown = w.choose()
 	return w
 }
 
-// each returns the sources that there are, the preferred one first.
-func (w *wakes) each() (all []*wakeState) {
-	for _, s := range []*wakeState{w.notify, w.wal} {
-		if s != nil {
-			all = append(all, s)
-		}
-	}
-	return all
+// arrive reports whether wakes are known to arrive, from any source.
+func (w *wakes) arrive() bool {
+	return slices.ContainsFunc(w.all, func(s *wakeState) bool { return s.snapshot().Healthy })
 }
 
 // snapshot tells of the source in use.
 func (w *wakes) snapshot() WakeHealth {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	h := w.choose(w.shown)
+	h := w.choose()
 	h.Masked = w.masked
 	return h
 }
 
 // sources tells of each source by itself.
 func (w *wakes) sources() (all []WakeHealth) {
-	for _, s := range w.each() {
+	for _, s := range w.all {
 		all = append(all, s.snapshot())
 	}
 	return all
 }
 
-// choose tells of the source in use, and since when it is used, given what was so before.
-func (w *wakes) choose(before WakeHealth) WakeHealth {
-	all := w.sources()
-	if len(all) == 1 {
-		return all[0]
+// choose tells of the source in use, and since when it is, given what was last told.
+func (w *wakes) choose() WakeHealth {
+	if len(w.all) == 1 {
+		return w.all[0].snapshot()
 	}
-	h := WakeHealth{Source: WakePoll, Healthy: len(all) == 0}
+	h := WakeHealth{Source: WakePoll, Healthy: len(w.all) == 0, Since: w.shown.Since}
 	var details []string
-	for _, s := range all {
+	for _, s := range w.sources() {
 		if s.Healthy {
 			h.Source, h.Healthy = s.Source, true
 		}
@@ -82,8 +79,7 @@ func (w *wakes) choose(before WakeHealth) WakeHealth {
 		}
 	}
 	h.Detail = strings.Join(details, "; ")
-	h.Since = before.Since
-	if h.Source != before.Source || h.Healthy != before.Healthy {
+	if h.Source != w.shown.Source || h.Healthy != w.shown.Healthy {
 		h.Since = time.Now()
 	}
 	return h
@@ -92,7 +88,7 @@ func (w *wakes) choose(before WakeHealth) WakeHealth {
 // update tells of the source in use if that is news, after one of them has changed.
 func (w *wakes) update(WakeHealth) {
 	w.mu.Lock()
-	h := w.choose(w.shown)
+	h := w.choose()
 	news := h.Source != w.shown.Source || h.Healthy != w.shown.Healthy || h.Detail != w.shown.Detail
 	w.shown = h
 	w.mu.Unlock()
@@ -137,7 +133,7 @@ func (w *wakes) seen(o outlook, publication string) {
 
 // overdue is when the next unanswered canary must be given up, or zero.
 func (w *wakes) overdue() (at time.Time) {
-	for _, s := range w.each() {
+	for _, s := range w.all {
 		if t := s.overdue(); !t.IsZero() && (at.IsZero() || t.Before(at)) {
 			at = t
 		}
@@ -147,7 +143,7 @@ func (w *wakes) overdue() (at time.Time) {
 
 // giveUp marks the sources unhealthy whose canary is overdue.
 func (w *wakes) giveUp(now time.Time) {
-	for _, s := range w.each() {
+	for _, s := range w.all {
 		s.giveUp(now)
 	}
 }

@@ -41,6 +41,12 @@ func (r *rig) migrate(wake outbox.Wake) {
 	}
 }
 
+// slots counts the replication slots of the database.
+func (r *rig) slots() int {
+	r.t.Helper()
+	return query[int](r, `select count(*) from pg_replication_slots where database = current_database()`)
+}
+
 func followsWAL(c *Config) { c.Wake = WakeWAL }
 
 // With a sweep every ten minutes, nothing but wakes explains that tasks leave: single
@@ -61,7 +67,7 @@ func TestWALWake(t *testing.T) {
 		t.Errorf("%d wakes by notification", n)
 	}
 	d.halt()
-	if n := query[int](r, `select count(*) from pg_replication_slots where database = current_database()`); n > 0 {
+	if n := r.slots(); n > 0 {
 		t.Errorf("%d slots are left", n)
 	}
 }
