@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"strconv"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -121,16 +120,17 @@ func since(t time.Time) *time.Time {
 	return &t
 }
 
-// handler serves health and metrics. Its zero stopping becomes true when the
-// process was asked to stop, which makes it not ready while it still drains.
+// handler serves health and metrics. Once stopping, it is not ready while it
+// still drains.
 type handler struct {
 	health   healthSource
-	stopping atomic.Bool
+	stopping func() bool
 	mux      *http.ServeMux
 }
 
-func newHandler(a *app, health healthSource, reg *prometheus.Registry) *handler {
-	h := &handler{health: health, mux: http.NewServeMux()}
+// newHandler has stopping for whether the process was asked to stop.
+func newHandler(a *app, health healthSource, reg *prometheus.Registry, stopping func() bool) *handler {
+	h := &handler{health: health, stopping: stopping, mux: http.NewServeMux()}
 	live := func(w http.ResponseWriter, _ *http.Request) {
 		// Asking takes the dispatcher's locks: a process stuck in one does
 		// not answer, and is restarted. What it says about others does not
@@ -142,7 +142,7 @@ func newHandler(a *app, health healthSource, reg *prometheus.Registry) *handler 
 	h.mux.HandleFunc("GET /livez", live)
 	h.mux.HandleFunc("GET /healthz", live)
 	h.mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		r := readinessOf(h.health.Health(), h.stopping.Load())
+		r := readinessOf(h.health.Health(), h.stopping())
 		w.Header().Set("Content-Type", "application/json")
 		w.Header().Set("Cache-Control", "no-store")
 		if !r.Ready {

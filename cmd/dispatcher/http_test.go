@@ -29,6 +29,9 @@ func healthy() fixedHealth {
 	}, Sources: []dispatcher.WakeHealth{{Source: dispatcher.WakeNotify, Healthy: true}}}
 }
 
+// running is the stopping of a process that was not asked to stop.
+func running() bool { return false }
+
 func testApp() *app { return &app{stdout: io.Discard, stderr: io.Discard, redact: &redactor{}} }
 
 func get(t *testing.T, h *handler, path string) (int, string) {
@@ -72,7 +75,7 @@ func TestReadyz(t *testing.T) {
 			c.change(&health)
 			a := testApp()
 			a.redact.add("canary-password")
-			code, body := get(t, newHandler(a, health, newRegistry()), "/readyz")
+			code, body := get(t, newHandler(a, health, newRegistry(), running), "/readyz")
 			if want := map[bool]int{true: 200, false: 503}[c.ready]; code != want {
 				t.Errorf("status %d, want %d", code, want)
 			}
@@ -88,8 +91,7 @@ func TestReadyz(t *testing.T) {
 }
 
 func TestReadyzWhileStopping(t *testing.T) {
-	h := newHandler(testApp(), healthy(), newRegistry())
-	h.stopping.Store(true)
+	h := newHandler(testApp(), healthy(), newRegistry(), func() bool { return true })
 	if code, body := get(t, h, "/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(body, `"stopping": true`) {
 		t.Errorf("%d %s", code, body)
 	}
@@ -101,14 +103,14 @@ func TestReadyzWhileStopping(t *testing.T) {
 func TestLivezAsksNobody(t *testing.T) {
 	down := fixedHealth{Database: errors.New("down"), Circuit: dispatcher.CircuitHealth{Open: true}}
 	for _, path := range []string{"/livez", "/healthz"} {
-		if code, body := get(t, newHandler(testApp(), down, newRegistry()), path); code != 200 || body != "ok\n" {
+		if code, body := get(t, newHandler(testApp(), down, newRegistry(), running), path); code != 200 || body != "ok\n" {
 			t.Errorf("%s: %d %q", path, code, body)
 		}
 	}
 }
 
 func TestOnlyGet(t *testing.T) {
-	h := newHandler(testApp(), healthy(), newRegistry())
+	h := newHandler(testApp(), healthy(), newRegistry(), running)
 	w := httptest.NewRecorder()
 	h.mux.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/readyz", nil))
 	if w.Code != http.StatusMethodNotAllowed {
@@ -128,7 +130,7 @@ func served(t *testing.T, health healthSource) string {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	h := newHandler(testApp(), health, newRegistry())
+	h := newHandler(testApp(), health, newRegistry(), running)
 	go func() { done <- h.serve(ctx, l, slog.New(slog.DiscardHandler)) }()
 	t.Cleanup(func() {
 		cancel()

@@ -156,7 +156,7 @@ func TestMetricNames(t *testing.T) {
 			t.Errorf("%s: %s", p.Metric, p.Text)
 		}
 	}
-	code, body := get(t, newHandler(testApp(), healthy(), reg), "/metrics")
+	code, body := get(t, newHandler(testApp(), healthy(), reg, running), "/metrics")
 	if code != 200 {
 		t.Fatalf("status %d", code)
 	}

@@ -146,8 +146,7 @@ func (d *daemon) run(ctx context.Context, a *app, cfg dispatcher.Config) error {
 		if err != nil {
 			return err
 		}
-		h := newHandler(a, d.dispatcher, reg)
-		context.AfterFunc(ctx, func() { h.stopping.Store(true) })
+		h := newHandler(a, d.dispatcher, reg, func() bool { return ctx.Err() != nil })
 		d.logger.Info("serving health and metrics", "addr", l.Addr().String())
 		g.Go(func() error { return h.serve(serving, l, d.logger) })
 	}
