@@ -135,15 +135,14 @@ func (r *rig) startPostgres(ctx context.Context, b *bench, extra map[string]stri
 	return nil
 }
 
-// poolConfig is that of the daemon: no ping before the first statement after
-// an idle second.
+// poolConfig is that of the daemon, also for what it is compared with.
 func (r *rig) poolConfig(conns int32) (*pgxpool.Config, error) {
 	cfg, err := pgxpool.ParseConfig(r.dsn)
 	if err != nil {
 		return nil, fmt.Errorf("read --dsn: %w", err)
 	}
 	cfg.MaxConns = conns
-	cfg.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false }
+	dispatcher.TunePool(cfg)
 	return cfg, nil
 }
 

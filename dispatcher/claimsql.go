@@ -5,14 +5,37 @@ package dispatcher
 const (
 	beginSQL = `begin isolation level read committed read write`
 
-	// limitsSQL bounds what a frozen dispatcher or a vanished host can hold
-	// ($1: publish timeout, $2: twice that, $3: three times, in ms), and
-	// keeps the plan on the two indexes whatever the statistics say: a queue
-	// table is empty when it is analysed and full when it is claimed from.
-	// synchronous_commit is off because losing a mark in a database crash
-	// only means a resend, which the stream drops. With row security in the
-	// way, row_security = off is an error instead of an empty table. Encoding
-	// and formats are what this program reads, whatever the role's settings.
+	// claimSettingsSQL lists what a claim's session must be set to. The plan
+	// stays on the two indexes whatever the statistics say: a queue table is
+	// empty when it is analysed and full when it is claimed from. With row
+	// security in the way, row_security = off is an error instead of an empty
+	// table. Encoding and formats are what this program reads, whatever the
+	// role's settings.
+	claimSettingsSQL = `(
+         values ('row_security', 'off'),
+                ('enable_seqscan', 'off'),
+                ('enable_bitmapscan', 'off'),
+                ('enable_hashjoin', 'off'),
+                ('enable_mergejoin', 'off'),
+                ('jit', 'off'),
+                ('client_encoding', 'UTF8'),
+                ('datestyle', 'ISO'),
+                ('bytea_output', 'hex'),
+                ('plan_cache_mode', 'force_generic_plan')
+       ) as s(name, value)`
+
+	// sessionSQL sets it for as long as the session lasts, if $1, the process
+	// of the handshake, is the one that executes this.
+	sessionSQL = `
+select count(set_config(s.name, s.value, false))
+  from ` + claimSettingsSQL + `
+ where pg_catalog.pg_backend_pid() = $1`
+
+	// limitsSQL sets the rest of it for the transaction, and bounds what a
+	// frozen dispatcher or a vanished host can hold ($1: publish timeout, $2:
+	// twice that, $3: three times, in ms). synchronous_commit is off because
+	// losing a mark in a database crash only means a resend, which the stream
+	// drops.
 	limitsSQL = `
 select set_config('statement_timeout', $1::text, true),
        set_config('lock_timeout', '1000', true),
@@ -20,16 +43,9 @@ select set_config('statement_timeout', $1::text, true),
        case when current_setting('server_version_num')::int >= 170000
             then set_config('transaction_timeout', $3::text, true) end,
        set_config('synchronous_commit', 'off', true),
-       set_config('row_security', 'off', true),
-       set_config('enable_seqscan', 'off', true),
-       set_config('enable_bitmapscan', 'off', true),
-       set_config('enable_hashjoin', 'off', true),
-       set_config('enable_mergejoin', 'off', true),
-       set_config('jit', 'off', true),
-       set_config('client_encoding', 'UTF8', true),
-       set_config('datestyle', 'ISO', true),
-       set_config('bytea_output', 'hex', true),
-       set_config('plan_cache_mode', 'force_generic_plan', true)`
+       (select count(set_config(s.name, s.value, true))
+          from ` + claimSettingsSQL + `
+         where not starts_with(current_setting(s.name), s.value))`
 
 	// The claim marks due tasks as sent, oldest first, before they are: most
 	// succeed, so most cost one write. $1-$3: start after this place in the

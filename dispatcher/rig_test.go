@@ -136,6 +136,7 @@ func (r *rig) pool() *pgxpool.Pool {
 		r.t.Fatal(err)
 	}
 	cfg.MaxConns = 10
+	TunePool(cfg)
 	pool, err := pgxpool.NewWithConfig(r.t.Context(), cfg)
 	if err != nil {
 		r.t.Fatal(err)

@@ -29,6 +29,7 @@ func TestOddSessionSettings(t *testing.T) {
 			r := newRig(t)
 			d := r.make(func(c *Config) {
 				cfg := c.Pool.Config()
+				cfg.AfterConnect = nil // as if not tuned
 				change(cfg.ConnConfig)
 				pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
 				if err != nil {

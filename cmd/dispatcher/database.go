@@ -16,6 +16,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/outbox-dispatcher/outbox/dispatcher"
 )
 
 const (
@@ -96,10 +98,7 @@ func (f *databaseFlags) poolConfig(a *app, logger *slog.Logger, workers int) (*p
 		return nil, usageError{fmt.Errorf("%s: pool_max_conns is %d, and %d workers need %d connections: raise it, or lower --workers",
 			a.flag("database-url"), cfg.MaxConns, workers, need)}
 	}
-	// A ping before each use after an idle second costs a round trip just
-	// when a wake ends the idleness. A dead connection shows as an error of
-	// the statement, which the dispatcher repeats anyway.
-	cfg.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false }
+	dispatcher.TunePool(cfg)
 	prepare(cfg.ConnConfig, logger, f.Schema, "")
 	return cfg, nil
 }

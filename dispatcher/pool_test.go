@@ -1,0 +1,124 @@
+package dispatcher
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/outbox-dispatcher/outbox/internal/pgtest"
+)
+
+// tuned returns a pool for claims, changed by change before it is tuned.
+func tuned(t *testing.T, dsn string, change func(*pgxpool.Config)) *pgxpool.Pool {
+	t.Helper()
+	cfg, err := pgxpool.ParseConfig(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	change(cfg)
+	TunePool(cfg)
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+// shown is a setting as a statement outside of a claim sees it.
+func shown(t *testing.T, q interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}, name string,
+) string {
+	t.Helper()
+	var value string
+	if err := q.QueryRow(t.Context(), "select current_setting($1)", name).Scan(&value); err != nil {
+		t.Fatal(err)
+	}
+	return value
+}
+
+func TestTunePool(t *testing.T) {
+	t.Parallel()
+	var before string
+	pool := tuned(t, pgtest.NewDB(t), func(cfg *pgxpool.Config) {
+		cfg.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+			before = shown(t, conn, "enable_seqscan")
+			_, err := conn.Exec(ctx, "set work_mem = '5MB'")
+			return err
+		}
+	})
+	for name, want := range map[string]string{"enable_seqscan": "off", "plan_cache_mode": "force_generic_plan", "work_mem": "5MB"} {
+		if got := shown(t, pool, name); got != want {
+			t.Errorf("%s is %s, want %s", name, got, want)
+		}
+	}
+	if before != "on" {
+		t.Errorf("the caller's AfterConnect saw enable_seqscan %q: it did not run first", before)
+	}
+}
+
+func TestTunePoolKeepsTheCallersRefusal(t *testing.T) {
+	t.Parallel()
+	refused := errors.New("not this one")
+	pool := tuned(t, pgtest.NewDB(t), func(cfg *pgxpool.Config) {
+		cfg.AfterConnect = func(context.Context, *pgx.Conn) error { return refused }
+	})
+	if err := pool.Ping(t.Context()); !errors.Is(err, refused) {
+		t.Errorf("error %v", err)
+	}
+}
+
+// A transaction pooler gives the session to the next client as it is.
+func TestTunePoolLeavesPooledSessionsAlone(t *testing.T) {
+	t.Parallel()
+	r, tab := dbRig(t)
+	b := startPgBouncer(t, r.dsn)
+	tab.pool = tuned(t, b.dsn+"&default_query_exec_mode=exec", func(*pgxpool.Config) {})
+	r.insert("email", `{}`)
+	mustClaim(t, tab, ask{tasks: 10}).release()
+	if n := tab.pool.Stat().TotalConns(); n != 1 {
+		t.Fatalf("%d connections: the next client may get another session", n)
+	}
+	other := pooled(t, b.dsn+"&default_query_exec_mode=exec")
+	if got := shown(t, other, "enable_seqscan"); got != "on" {
+		t.Errorf("the next client of the pooler has enable_seqscan %s", got)
+	}
+}
+
+// A claim does not rely on the session: its transaction sets what is not so.
+func TestClaimSetsWhatTheSessionLacks(t *testing.T) {
+	t.Parallel()
+	r, tab := dbRig(t)
+	for name, prepare := range map[string]string{
+		"tuned":      "select 1",
+		"not tuned":  "reset all",
+		"otherwise":  "set enable_seqscan = on; set datestyle = 'SQL, DMY'; set bytea_output = escape; set client_encoding = latin1; set row_security = on",
+		"by default": "set datestyle = 'ISO, DMY'",
+	} {
+		r.insert("email", `{}`)
+		if _, err := tab.pool.Exec(t.Context(), prepare); err != nil {
+			t.Fatal(err)
+		}
+		c := mustClaim(t, tab, ask{tasks: 1})
+		for setting, want := range map[string]string{
+			"row_security": "off", "enable_seqscan": "off", "enable_bitmapscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off",
+			"jit": "off", "client_encoding": "UTF8", "bytea_output": "hex", "plan_cache_mode": "force_generic_plan",
+			"synchronous_commit": "off", "lock_timeout": "1s", "idle_in_transaction_session_timeout": "10s", "statement_timeout": "5s",
+		} {
+			if got := shown(t, c.conn, setting); got != want {
+				t.Errorf("%s: %s is %s, want %s", name, setting, got, want)
+			}
+		}
+		if got := shown(t, c.conn, "datestyle"); got[:3] != "ISO" {
+			t.Errorf("%s: datestyle is %s", name, got)
+		}
+		c.release()
+		if got := shown(t, tab.pool, "synchronous_commit"); got != "on" {
+			t.Errorf("%s: after the claim synchronous_commit is %s", name, got)
+		}
+	}
+}
