@@ -58,7 +58,7 @@ type table struct {
 	pool           *pgxpool.Pool
 	name, maskName string // qualified and quoted
 	publishTimeout time.Duration
-	limits         [3]string
+	limits         [3]string // once, twice, and three times the publish timeout in ms
 
 	claimStmt, cutStmt, undoStmt, peekStmt, sourceStmt, headStmt, holdStmt string
 	// usual is the size of the last claim, which the next is likely to have.
@@ -79,7 +79,7 @@ func newTable(pool *pgxpool.Pool, schema string, publishTimeout time.Duration) *
 	t := &table{
 		pool: pool, publishTimeout: publishTimeout,
 		name: pgx.Identifier{schema, "outbox"}.Sanitize(), maskName: pgx.Identifier{schema, "outbox_mask"}.Sanitize(),
-		claimStmt: named(dueSQL + allSQL + markSQL), cutStmt: named(dueSQL + cutSQL + markSQL), undoStmt: named(undoSQL),
+		claimStmt: named(allSQL + markSQL), cutStmt: named(cutSQL + markSQL), undoStmt: named(undoSQL),
 		peekStmt: named(peekSQL), sourceStmt: named(sourceSQL), headStmt: named(headSQL), holdStmt: named(holdSQL),
 	}
 	for i := range t.limits {
@@ -152,19 +152,23 @@ func (t *table) claimOnce(ctx context.Context, a ask) (*claim, error) {
 func (c *claim) read(ctx context.Context, a ask, begun time.Time) (err error) {
 	var batch pgx.Batch
 	batch.Queue(beginSQL)
-	batch.Queue(limitsSQL, c.table.limits[0], c.table.limits[1], c.table.limits[2])
+	if !tuned(c.conn.Conn()) {
+		batch.Queue(localSQL, c.table.limits[0])
+	}
+	before := batch.Len()
 	stmt := c.table.claimStmt
 	if a.large {
 		stmt = c.table.cutStmt
 	}
-	batch.Queue(stmt, a.hot, a.from.timestamp(), a.from.id, a.tasks, c.table.held.list(begun), c.table.leftOut(a, begun), a.bytes, a.fetch)
+	batch.Queue(stmt, a.hot, a.from.timestamp(), a.from.id, a.tasks, c.table.held.list(begun), c.table.leftOut(a, begun),
+		a.bytes, a.fetch, c.table.limits[1], c.table.limits[2])
 	res := c.conn.SendBatch(ctx, &batch)
 	defer func() {
 		if closeErr := res.Close(); err == nil && closeErr != nil {
 			err = closeErr
 		}
 	}()
-	for range 2 {
+	for range before {
 		if _, err := res.Exec(); err != nil {
 			return err
 		}
@@ -198,6 +202,9 @@ func (c *claim) read(ctx context.Context, a ask, begun time.Time) (err error) {
 	}
 	if n := rows.CommandTag().RowsAffected(); n != int64(len(c.tasks)) {
 		return fmt.Errorf("%w: %d rows marked, %d read", errDoubt, n, len(c.tasks))
+	}
+	if time.Now().After(c.deadline) && len(c.tasks) > 1 {
+		return fmt.Errorf("%d tasks: %w", len(c.tasks), context.DeadlineExceeded)
 	}
 	c.table.usual.Store(int64(len(c.tasks)))
 	c.cut = c.bytes >= a.bytes && len(c.tasks) < a.tasks

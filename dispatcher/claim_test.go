@@ -133,7 +133,7 @@ func TestClaimNeverTakesMoreThanItsLimit(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, stmt := range []string{tab.claimStmt, tab.cutStmt} {
-			tag, err := tx.Exec(t.Context(), stmt, false, place{}.timestamp(), 0, 5, []int64{}, []string{}, 1<<20, 1<<20)
+			tag, err := tx.Exec(t.Context(), stmt, false, place{}.timestamp(), 0, 5, []int64{}, []string{}, 1<<20, 1<<20, tab.limits[1], tab.limits[2])
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -157,11 +157,11 @@ func claimPlan(t *testing.T, r *rig, tab *table, from place) (plan string, buffe
 		t.Fatal(err)
 	}
 	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
-	if _, err := tx.Exec(t.Context(), limitsSQL, tab.limits[0], tab.limits[1], tab.limits[2]); err != nil {
+	if _, err := tx.Exec(t.Context(), localSQL, tab.limits[0]); err != nil {
 		t.Fatal(err)
 	}
 	rows, err := tx.Query(t.Context(), "explain (analyze, buffers, costs off, timing off) "+tab.claimStmt,
-		false, from.timestamp(), from.id, 100, []int64{}, []string{}, 1<<20, 1<<20)
+		false, from.timestamp(), from.id, 100, []int64{}, []string{}, 1<<20, 1<<20, tab.limits[1], tab.limits[2])
 	if err != nil {
 		t.Fatal(err)
 	}

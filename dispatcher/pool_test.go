@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -12,7 +13,7 @@ import (
 )
 
 // tuned returns a pool for claims, changed by change before it is tuned.
-func tuned(t *testing.T, dsn string, change func(*pgxpool.Config)) *pgxpool.Pool {
+func tunedPool(t *testing.T, dsn string, change func(*pgxpool.Config)) *pgxpool.Pool {
 	t.Helper()
 	cfg, err := pgxpool.ParseConfig(dsn)
 	if err != nil {
@@ -44,7 +45,7 @@ func shown(t *testing.T, q interface {
 func TestTunePool(t *testing.T) {
 	t.Parallel()
 	var before string
-	pool := tuned(t, pgtest.NewDB(t), func(cfg *pgxpool.Config) {
+	pool := tunedPool(t, pgtest.NewDB(t), func(cfg *pgxpool.Config) {
 		cfg.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
 			before = shown(t, conn, "enable_seqscan")
 			_, err := conn.Exec(ctx, "set work_mem = '5MB'")
@@ -64,7 +65,7 @@ func TestTunePool(t *testing.T) {
 func TestTunePoolKeepsTheCallersRefusal(t *testing.T) {
 	t.Parallel()
 	refused := errors.New("not this one")
-	pool := tuned(t, pgtest.NewDB(t), func(cfg *pgxpool.Config) {
+	pool := tunedPool(t, pgtest.NewDB(t), func(cfg *pgxpool.Config) {
 		cfg.AfterConnect = func(context.Context, *pgx.Conn) error { return refused }
 	})
 	if err := pool.Ping(t.Context()); !errors.Is(err, refused) {
@@ -77,7 +78,7 @@ func TestTunePoolLeavesPooledSessionsAlone(t *testing.T) {
 	t.Parallel()
 	r, tab := dbRig(t)
 	b := startPgBouncer(t, r.dsn)
-	tab.pool = tuned(t, b.dsn+"&default_query_exec_mode=exec", func(*pgxpool.Config) {})
+	tab.pool = tunedPool(t, b.dsn+"&default_query_exec_mode=exec", func(*pgxpool.Config) {})
 	r.insert("email", `{}`)
 	mustClaim(t, tab, ask{tasks: 10}).release()
 	if n := tab.pool.Stat().TotalConns(); n != 1 {
@@ -93,21 +94,20 @@ func TestTunePoolLeavesPooledSessionsAlone(t *testing.T) {
 func TestClaimSetsWhatTheSessionLacks(t *testing.T) {
 	t.Parallel()
 	r, tab := dbRig(t)
-	for name, prepare := range map[string]string{
-		"tuned":      "select 1",
-		"not tuned":  "reset all",
-		"otherwise":  "set enable_seqscan = on; set datestyle = 'SQL, DMY'; set bytea_output = escape; set client_encoding = latin1; set row_security = on",
-		"by default": "set datestyle = 'ISO, DMY'",
+	direct := tab.pool
+	for name, pool := range map[string]*pgxpool.Pool{
+		"tuned":     direct,
+		"not tuned": pooled(t, r.dsn),
+		"otherwise": pooled(t, r.dsn+"&enable_seqscan=on&datestyle=SQL,DMY&bytea_output=escape&client_encoding=latin1&row_security=on&statement_timeout=1h&synchronous_commit=on"),
 	} {
+		tab.pool = pool
 		r.insert("email", `{}`)
-		if _, err := tab.pool.Exec(t.Context(), prepare); err != nil {
-			t.Fatal(err)
-		}
 		c := mustClaim(t, tab, ask{tasks: 1})
 		for setting, want := range map[string]string{
 			"row_security": "off", "enable_seqscan": "off", "enable_bitmapscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off",
 			"jit": "off", "client_encoding": "UTF8", "bytea_output": "hex", "plan_cache_mode": "force_generic_plan",
-			"synchronous_commit": "off", "lock_timeout": "1s", "idle_in_transaction_session_timeout": "10s", "statement_timeout": "5s",
+			"synchronous_commit": "off", "lock_timeout": "1s", "idle_in_transaction_session_timeout": "10s",
+			"statement_timeout": map[bool]string{true: "10s", false: "5s"}[pool == direct],
 		} {
 			if got := shown(t, c.conn, setting); got != want {
 				t.Errorf("%s: %s is %s, want %s", name, setting, got, want)
@@ -120,5 +120,30 @@ func TestClaimSetsWhatTheSessionLacks(t *testing.T) {
 		if got := shown(t, tab.pool, "synchronous_commit"); got != "on" {
 			t.Errorf("%s: after the claim synchronous_commit is %s", name, got)
 		}
+	}
+}
+
+// Claims that take longer than the publish timeout are made smaller, whoever
+// ends them: the server, or the dispatcher that sees how long it took.
+func TestSlowClaimsShrink(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"tuned", "not tuned"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			r.exec(`create function slow() returns trigger language plpgsql as $$ begin perform pg_sleep(0.3); return new; end $$`)
+			r.exec(`create trigger slow before update on outbox for each row execute function slow()`)
+			r.insertMany(3)
+			r.start(func(c *Config) {
+				c.PublishTimeout = 500 * time.Millisecond
+				if name == "not tuned" {
+					c.Pool = pooled(t, r.dsn+"&pool_max_conns=10")
+				}
+			})
+			r.awaitSettled()
+			if ids := r.storedIDs(); len(ids) != 3 {
+				t.Errorf("%d tasks are stored, want 3", len(ids))
+			}
+		})
 	}
 }
