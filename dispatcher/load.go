@@ -29,6 +29,9 @@ type load struct {
 	begun   time.Time     // of this phase of polling
 	trial   time.Duration // the delay after the last phase that was not worthwhile
 	after   time.Time     // no phase before
+	// unwoken is set while no wakes arrive: nothing but polling finds out that there
+	// is load, so each claim that finds work begins a trial.
+	unwoken bool
 	// eager, in tests, begins a phase with each claim that finds work.
 	eager bool
 }
@@ -46,10 +49,11 @@ func (l *load) claimed(ready, now time.Time, found int) (poll bool) {
 	} else {
 		l.score = max(l.score-1, 0)
 	}
+	loaded := l.score >= beginScore || l.unwoken && found > 0
 	switch {
 	case l.polling && l.score == 0:
 		l.end(now)
-	case !l.polling && (l.score >= beginScore && !now.Before(l.after) || l.eager && found > 0):
+	case !l.polling && (loaded && !now.Before(l.after) || l.eager && found > 0):
 		l.polling, l.begun, l.score = true, now, fullScore/2
 	}
 	return l.polling
@@ -78,6 +82,5 @@ func pollPause(found int) time.Duration {
 	if found == 0 {
 		return inVain
 	}
-	n := time.Duration(min(found, 1000))
-	return max(least, min(n*n*10*time.Microsecond, most))
+	return min(time.Duration(min(found, 1000))*least, most)
 }

@@ -131,9 +131,31 @@ func TestUselessPollingIsPutOff(t *testing.T) {
 	}
 }
 
+// Without wakes any claim that finds work may be the beginning of a load, at most one a
+// second is tried in vain.
+func TestPollsOnSuspicionWithoutWakes(t *testing.T) {
+	l := load{unwoken: true}
+	now := time.Unix(0, 0)
+	trials, claims := 0, 0
+	for range 100 { // a task every 200 ms
+		now = now.Add(200 * time.Millisecond)
+		if !l.claimed(now, now, 1) {
+			continue
+		}
+		trials++
+		for ; l.polling; claims++ {
+			now = now.Add(time.Millisecond)
+			l.claimed(now, now, 0)
+		}
+	}
+	if trials < 15 || trials > 25 || claims > 10*trials {
+		t.Errorf("%d trials in 20 s with %d claims in vain", trials, claims)
+	}
+}
+
 func TestPollPause(t *testing.T) {
 	for found, want := range map[int]time.Duration{
-		0: 500 * time.Microsecond, 1: 100 * time.Microsecond, 5: 250 * time.Microsecond, 20: 3 * time.Millisecond, 1 << 40: 3 * time.Millisecond,
+		0: 500 * time.Microsecond, 1: 100 * time.Microsecond, 5: 500 * time.Microsecond, 30: 3 * time.Millisecond, 1 << 40: 3 * time.Millisecond,
 	} {
 		if got := pollPause(found); got != want {
 			t.Errorf("after %d tasks: %v, want %v", found, got, want)

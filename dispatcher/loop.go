@@ -73,7 +73,7 @@ func (l *looker) next() time.Time {
 		at = probe
 	} else if l.agenda.hot {
 		at = l.freshAt()
-	} else if l.mask.stage == stagePolling && l.pollAt.Before(at) {
+	} else if l.polls() && l.pollAt.Before(at) {
 		at = l.pollAt
 	}
 	if (l.mask.stage == stageClearing || l.mask.stage == stageDrawing) && l.clearAt.Before(at) {
@@ -112,7 +112,7 @@ func (l *looker) step() {
 		}
 		return
 	}
-	if l.agenda.hot && !now.Before(l.freshAt()) || l.mask.stage == stagePolling && !now.Before(l.pollAt) {
+	if l.agenda.hot && !now.Before(l.freshAt()) || l.polls() && !now.Before(l.pollAt) {
 		l.fresh()
 	}
 	if at, why := l.agenda.wholeAt(); !time.Now().Before(at) {

@@ -30,10 +30,17 @@ func (l *looker) freshAt() time.Time {
 	return time.Time{}
 }
 
+// polls reports whether to claim again and again: the notifications are masked, or there
+// are none, and there is load.
+func (l *looker) polls() bool {
+	return l.mask.stage == stagePolling || l.load.polling && !l.d.wake.arrive()
+}
+
 // moderate notes what a claim found. It masks the notifications as long as it is
 // worth while to poll, if it may.
 func (l *looker) moderate(ready time.Time, found int) {
 	now := time.Now()
+	l.load.unwoken = !l.d.wake.arrive()
 	poll := l.load.claimed(ready, now, found)
 	switch {
 	case !l.masks:

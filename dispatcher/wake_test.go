@@ -205,25 +205,6 @@ func TestMissingTriggerIsNoticed(t *testing.T) {
 	}
 }
 
-func TestPollModeNeedsNoTrigger(t *testing.T) {
-	t.Parallel()
-	r := newRig(t)
-	r.exec(`drop trigger outbox_notify on outbox`)
-	d := r.start(func(c *Config) { c.Wake, c.PollInterval = WakePoll, 10*time.Millisecond })
-	r.insert("a", `{}`)
-	r.awaitSettled()
-	// The one task was the probe's: the circuit closes just after it is settled.
-	eventually(t, "it is ready", func() error {
-		if h := d.Health(); !h.Wake.Healthy || !h.Ready() {
-			return fmt.Errorf("health %+v", h)
-		}
-		return nil
-	})
-	if n := query[int](r, `select count(*) from pg_stat_activity where datname = current_database() and query like 'listen %'`); n > 0 {
-		t.Errorf("%d listeners", n)
-	}
-}
-
 // The dispatcher listens where the trigger notifies, whatever the schema's name.
 func TestChannelIsTheTriggers(t *testing.T) {
 	t.Parallel()
