@@ -149,26 +149,32 @@ func (t *table) claimOnce(ctx context.Context, a ask) (*claim, error) {
 	return c, nil
 }
 
-func (c *claim) read(ctx context.Context, a ask, begun time.Time) (err error) {
-	var batch pgx.Batch
+// statements begin the claim's transaction and make the claim, in one round trip. The
+// claim is the last one.
+func (c *claim) statements(a ask, begun time.Time) *pgx.Batch {
+	batch := &pgx.Batch{}
 	batch.Queue(beginSQL)
 	if !tuned(c.conn.Conn()) {
 		batch.Queue(localSQL, c.table.limits[0])
 	}
-	before := batch.Len()
 	stmt := c.table.claimStmt
 	if a.large {
 		stmt = c.table.cutStmt
 	}
 	batch.Queue(stmt, a.hot, a.from.timestamp(), a.from.id, a.tasks, c.table.held.list(begun), c.table.leftOut(a, begun),
 		a.bytes, a.fetch, c.table.limits[1], c.table.limits[2])
-	res := c.conn.SendBatch(ctx, &batch)
+	return batch
+}
+
+func (c *claim) read(ctx context.Context, a ask, begun time.Time) (err error) {
+	batch := c.statements(a, begun)
+	res := c.conn.SendBatch(ctx, batch)
 	defer func() {
 		if closeErr := res.Close(); err == nil && closeErr != nil {
 			err = closeErr
 		}
 	}()
-	for range before {
+	for range batch.Len() - 1 {
 		if _, err := res.Exec(); err != nil {
 			return err
 		}

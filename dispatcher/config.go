@@ -56,8 +56,8 @@ const (
 	// WakeAuto takes the best of the others that works, and changes over at run
 	// time: WakeNotify, else WakeWAL, else WakePoll. It wants what both need.
 	WakeAuto WakeMode = "auto"
-	// WakePoll looks every PollInterval and needs neither a trigger nor a
-	// session connection.
+	// WakePoll looks every PollInterval, and again at once while that finds
+	// work. It needs neither a trigger nor a session connection.
 	WakePoll WakeMode = "poll"
 )
 
@@ -67,6 +67,7 @@ const (
 type Config struct {
 	// Pool is where tasks are claimed and settled. It needs at least
 	// Workers+2 connections, and may lead through a transaction pooler.
+	// [TunePool] makes its latency lower.
 	// The caller closes it, after Run has returned.
 	Pool *pgxpool.Pool
 	// Listen is the address of the connection on which wakes arrive, LISTEN or

@@ -35,7 +35,7 @@ type outboxFlags struct {
 	Stream       string `group:"Publishing" placeholder:"NAME" help:"The only stream whose acknowledgement counts. Default: any that captures subjects below --prefix."`
 	CreateStream bool   `group:"Publishing" help:"Create a stream for --prefix if there is none, named by --stream or after the prefix. For trying things out: a stream in production is made by its operator."`
 
-	Wake           dispatcher.WakeMode `group:"Dispatching" enum:"notify,wal,auto,poll" default:"notify" help:"How new tasks are noticed. notify: by LISTEN, at once. wal: by the write-ahead log, at once, without a trigger (needs wal_level=logical and REPLICATION). auto: the best of the others that works at the moment. poll: by looking every --poll-interval, without a trigger or a session connection."`
+	Wake           dispatcher.WakeMode `group:"Dispatching" enum:"notify,wal,auto,poll" default:"notify" help:"How new tasks are noticed. notify: by LISTEN, at once. wal: by the write-ahead log, at once, without a trigger (needs wal_level=logical and REPLICATION). auto: the best of the others that works at the moment. poll: by looking every --poll-interval, and again at once while that finds work, without a trigger or a session connection."`
 	Batch          int                 `group:"Dispatching" range:"1..10000" default:"${batch}" help:"Tasks that one claim takes at most."`
 	BatchBytes     int                 `group:"Dispatching" range:"1024..1073741824" default:"${batch_bytes}" help:"Bytes of message bodies that one claim takes at most; a larger task is claimed alone. Memory grows with this times --workers."`
 	Workers        int                 `group:"Dispatching" range:"1..64" default:"${workers}" help:"Claims in hand at once."`
