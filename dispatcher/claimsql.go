@@ -27,12 +27,13 @@ const (
        ) as s(name, value)`
 
 	// sessionSQL sets it for as long as the session lasts, if $2, the process
-	// of the handshake, is the one that executes this. $1 is the statement
-	// timeout in ms.
+	// of the handshake, is the one that executes this. They are compared as
+	// text, for poolers make up numbers that no process has. $1 is the
+	// statement timeout in ms.
 	sessionSQL = `
 select count(set_config(s.name, s.value, false)) > 0
   from ` + settingsSQL + `
- where pg_catalog.pg_backend_pid() = $2`
+ where pg_catalog.pg_backend_pid()::text = $2`
 
 	// localSQL sets it for the transaction, in a session that is not set so.
 	localSQL = `

@@ -33,7 +33,7 @@ func TunePool(cfg *pgxpool.Config) {
 		}
 		var set bool
 		timeout := strconv.FormatInt(lookTimeout.Milliseconds(), 10)
-		if err := conn.QueryRow(ctx, sessionSQL, pgx.QueryExecModeExec, timeout, int64(conn.PgConn().PID())).Scan(&set); err != nil {
+		if err := conn.QueryRow(ctx, sessionSQL, pgx.QueryExecModeExec, timeout, strconv.FormatUint(uint64(conn.PgConn().PID()), 10)).Scan(&set); err != nil {
 			return fmt.Errorf("prepare a session for claims: %w", err)
 		}
 		conn.PgConn().CustomData()[tunedKey] = set

@@ -90,6 +90,21 @@ func TestTunePoolLeavesPooledSessionsAlone(t *testing.T) {
 	}
 }
 
+// A pooler may make up any number for the process of a handshake.
+func TestSessionOfAnotherProcessIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	conn := pgtest.Connect(t, pgtest.NewDB(t))
+	for _, pid := range []string{"0", "1", "2147483648", "4294967295"} {
+		var set bool
+		if err := conn.QueryRow(t.Context(), sessionSQL, pgx.QueryExecModeExec, "10000", pid).Scan(&set); err != nil || set {
+			t.Errorf("process %s: set %t, error %v", pid, set, err)
+		}
+	}
+	if got := shown(t, conn, "enable_seqscan"); got != "on" {
+		t.Errorf("enable_seqscan is %s", got)
+	}
+}
+
 // A claim does not rely on the session: its transaction sets what is not so.
 func TestClaimSetsWhatTheSessionLacks(t *testing.T) {
 	t.Parallel()
