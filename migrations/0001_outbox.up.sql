@@ -20,6 +20,20 @@ create function outbox_check(
 language plpgsql volatile
 as $$
 begin
+  -- The usual new task, by few conditions: most of the work is to prepare them, which
+  -- each transaction does anew for those that it comes to.
+  if (pg_catalog.num_nonnulls(body, headers, ordering_key, sent_at, dead_at, last_error) operator(pg_catalog.=) 0)
+    and (attempts operator(pg_catalog.=) 0)
+    and (pg_catalog.octet_length(kind) operator(pg_catalog.<=) 190)
+    and (kind operator(pg_catalog.~) '^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$')
+    and (pg_catalog.pg_column_size(payload) operator(pg_catalog.<=) 6000)
+    and (send_after operator(pg_catalog.>=) created_at)
+    and (send_after operator(pg_catalog.<) pg_catalog.timestamptz '10000-01-01 00:00:00+00')
+    and (created_at operator(pg_catalog.>=) pg_catalog.timestamptz '0001-01-01 00:00:00+00')
+  then
+    return true;
+  end if;
+
   if (pg_catalog.octet_length(kind) operator(pg_catalog.<=) 190)
     -- The alphabet keeps wildcards, blanks, empty tokens and "$JS" out of the
     -- subject; the length keeps prefix and kind within a subject of 255 bytes.
