@@ -124,10 +124,12 @@ func (r *rig) startPostgres(ctx context.Context, b *bench, extra map[string]stri
 		r.later(s.Close)
 		r.dsn, r.serverLog, r.postmaster = s.DSN(database), s.LogFile(), s.PID()
 	}
-	cfg, err := r.poolConfig(16)
+	// Not that of the dispatcher: its timeout and plans are for claims.
+	cfg, err := pgxpool.ParseConfig(r.dsn)
 	if err != nil {
-		return err
+		return fmt.Errorf("read --dsn: %w", err)
 	}
+	cfg.MaxConns = 16
 	if r.pool, err = pgxpool.NewWithConfig(ctx, cfg); err != nil {
 		return fmt.Errorf("connect to PostgreSQL: %w", err)
 	}

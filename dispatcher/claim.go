@@ -130,6 +130,9 @@ func (t *table) claim(ctx context.Context, a ask) (*claim, error) {
 // sizes said: a number such as 1e131071 is stored in a few bytes.
 var errSwollen = errors.New("bodies are larger than their stored form")
 
+// errLate ends a claim that took all the time that there is to publish it.
+var errLate = errors.New("claimed too late to publish")
+
 func (t *table) claimOnce(ctx context.Context, a ask) (*claim, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*t.publishTimeout)
 	defer cancel()
@@ -209,8 +212,8 @@ func (c *claim) read(ctx context.Context, a ask, begun time.Time) (err error) {
 	if n := rows.CommandTag().RowsAffected(); n != int64(len(c.tasks)) {
 		return fmt.Errorf("%w: %d rows marked, %d read", errDoubt, n, len(c.tasks))
 	}
-	if time.Now().After(c.deadline) && len(c.tasks) > 1 {
-		return fmt.Errorf("%d tasks: %w", len(c.tasks), context.DeadlineExceeded)
+	if len(c.tasks) > 0 && time.Now().After(c.deadline) {
+		return fmt.Errorf("%w: %d tasks in %v", errLate, len(c.tasks), time.Since(begun).Round(time.Millisecond))
 	}
 	c.table.usual.Store(int64(len(c.tasks)))
 	c.cut = c.bytes >= a.bytes && len(c.tasks) < a.tasks

@@ -11,7 +11,8 @@ const (
 	// when it is analysed and full when it is claimed from. With row security
 	// in the way, row_security = off is an error instead of an empty table.
 	// Encoding and formats are what this program reads, whatever the role's
-	// settings.
+	// settings. The lock timeout is for a lock on the table, which a statement
+	// takes before it does anything that it says.
 	settingsSQL = `(
          values ('row_security', 'off'),
                 ('enable_seqscan', 'off'),
@@ -23,6 +24,7 @@ const (
                 ('datestyle', 'ISO'),
                 ('bytea_output', 'hex'),
                 ('plan_cache_mode', 'force_generic_plan'),
+                ('lock_timeout', '1000'),
                 ('statement_timeout', $1)
        ) as s(name, value)`
 
@@ -88,8 +90,7 @@ update {outbox} as o
        attempts = least(o.attempts, 2147483646) + 1
   from taken
  where o.id = taken.id
-   and (select concat(set_config('lock_timeout', '1000', true),
-                      set_config('idle_in_transaction_session_timeout', $9::text, true),
+   and (select concat(set_config('idle_in_transaction_session_timeout', $9::text, true),
                       case when current_setting('server_version_num')::int >= 170000
                            then set_config('transaction_timeout', $10::text, true) end,
                       set_config('synchronous_commit', 'off', true))) <> ''

@@ -56,8 +56,8 @@ const (
 	// WakeAuto takes the best of the others that works, and changes over at run
 	// time: WakeNotify, else WakeWAL, else WakePoll. It wants what both need.
 	WakeAuto WakeMode = "auto"
-	// WakePoll looks every PollInterval, and again at once while that finds
-	// work. It needs neither a trigger nor a session connection.
+	// WakePoll looks every PollInterval, and under load almost without a pause.
+	// It needs neither a trigger nor a session connection.
 	WakePoll WakeMode = "poll"
 )
 

@@ -18,10 +18,10 @@
 // transaction: a crash gives its rows back at once, with no lease and no clock.
 // The broker drops the twin: every message carries the task's id.
 //
-//	INSERT ─ commit ─ NOTIFY            sweep   next due task   probe
+//	INSERT ─ commit ─ NOTIFY or log     sweep   next due task   probe
 //	                    │                 │          │            │
 //	                    ▼                 ▼          ▼            ▼
-//	wake    listen.go ──► loop.go: when and how to look (agenda.go, circuit.go)
+//	wake    wake.go ────► loop.go: when and how to look (agenda.go, circuit.go)
 //	                        │
 //	claim   claim.go        ▼  begin; mark due tasks as sent, oldest first
 //	                        │
@@ -61,8 +61,9 @@
 //
 // # Reading order
 //
-// task.go, config.go; dispatcher.go starts everything; wake.go, listen.go and
-// wakehealth.go; loop.go with agenda.go, circuit.go and peek.go; mask.go and
+// task.go, config.go; dispatcher.go starts everything; pool.go; wake.go with
+// listen.go and replication.go, wakes.go, standin.go, wakehealth.go with
+// wakeneeds.go; loop.go with agenda.go, circuit.go and peek.go; mask.go and
 // masksql.go, polling.go with load.go; pass.go; claim.go with claimsql.go and
 // read.go; deliver.go; publish.go with message.go, classify.go and explain.go;
 // settle.go. held.go keeps bad rows and silent kinds out of claims; broker.go,

@@ -59,6 +59,11 @@ func (l *load) claimed(ready, now time.Time, found int) (poll bool) {
 	return l.polling
 }
 
+// proven reports whether the load is more than a suspicion.
+func (l *load) proven(now time.Time) bool {
+	return !l.unwoken || now.Sub(l.begun) >= worthwhile || l.eager
+}
+
 // end ends the phase, if one is.
 func (l *load) end(now time.Time) {
 	if !l.polling {

@@ -143,10 +143,20 @@ func TestPollsOnSuspicionWithoutWakes(t *testing.T) {
 			continue
 		}
 		trials++
+		if l.proven(now) {
+			t.Error("a single task proves a load")
+		}
 		for ; l.polling; claims++ {
 			now = now.Add(time.Millisecond)
 			l.claimed(now, now, 0)
 		}
+	}
+	now = now.Add(2 * maxTrial)
+	for l.claimed(now, now, 1); now.Sub(l.begun) < worthwhile; l.claimed(now, now, 1) {
+		now = now.Add(time.Millisecond)
+	}
+	if !l.polling || !l.proven(now) {
+		t.Errorf("polling %t: %v of it prove nothing", l.polling, worthwhile)
 	}
 	if trials < 15 || trials > 25 || claims > 10*trials {
 		t.Errorf("%d trials in 20 s with %d claims in vain", trials, claims)

@@ -132,7 +132,9 @@ func (l *looker) whole(why string) {
 	o, err := l.d.table.peek(l.inHand, l.d.cfg.Schema, l.d.channel, l.d.canary, sending)
 	if o.silenced {
 		l.d.wake.notify.lost("no notification can be sent: another session of the cluster has held the lock of all commits that notify for over 500 ms, see pg_locks; it may wait for a synchronous standby: " + err.Error())
+		l.d.wake.notify.refused(begun)
 		sending.notify = false
+		begun = time.Now()
 		o, err = l.d.table.peek(l.inHand, l.d.cfg.Schema, l.d.channel, l.d.canary, sending)
 	}
 	if err != nil {
@@ -220,7 +222,7 @@ func connectionLost(err error) bool {
 		return false
 	}
 	_, unreadable := errors.AsType[pgx.ScanArgError](err)
-	return !unreadable && !errors.Is(err, errDoubt) && !errors.Is(err, errSwollen)
+	return !unreadable && !errors.Is(err, errDoubt) && !errors.Is(err, errSwollen) && !errors.Is(err, errLate)
 }
 
 func (l *looker) worked() {
@@ -248,9 +250,9 @@ func (l *looker) blame(err error, a ask) bool {
 	return true
 }
 
-// tookTooLong reports whether a statement was ended for its time.
+// tookTooLong reports whether a statement was ended, or is useless, for its time.
 func tookTooLong(err error) bool {
-	return sqlState(err) == "57014" || errors.Is(err, context.DeadlineExceeded)
+	return sqlState(err) == "57014" || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, errLate)
 }
 
 // sqlState is the code of an error that the server answered with, or empty.

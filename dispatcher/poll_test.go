@@ -40,7 +40,9 @@ func TestPollModePollsFasterUnderLoad(t *testing.T) {
 	for _, n := range see(r.observer, func(w *watcher) map[string]int { return maps.Clone(w.wakes) }) {
 		looks += n
 	}
-	if claims < 5*looks {
+	// A look makes at most one claim, since no claim is full here; the shortest phase of
+	// polling has eight.
+	if claims < looks+8 {
 		t.Errorf("%d claims, %d looks at the whole table", claims, looks)
 	}
 }

@@ -44,9 +44,9 @@ func (l *looker) moderate(ready time.Time, found int) {
 	poll := l.load.claimed(ready, now, found)
 	switch {
 	case !l.masks:
-	case poll:
+	case poll && l.load.proven(now):
 		l.hold(now)
-	case l.mask.stage == stagePolling:
+	case !poll && l.mask.stage == stagePolling:
 		l.mask.leave()
 	}
 }

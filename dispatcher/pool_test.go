@@ -9,10 +9,11 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/outbox-dispatcher/outbox/internal/faultproxy"
 	"github.com/outbox-dispatcher/outbox/internal/pgtest"
 )
 
-// tuned returns a pool for claims, changed by change before it is tuned.
+// tunedPool returns a pool for claims, changed by change before it is tuned.
 func tunedPool(t *testing.T, dsn string, change func(*pgxpool.Config)) *pgxpool.Pool {
 	t.Helper()
 	cfg, err := pgxpool.ParseConfig(dsn)
@@ -90,6 +91,42 @@ func TestTunePoolLeavesPooledSessionsAlone(t *testing.T) {
 	}
 }
 
+// A connection that goes silent after the handshake does not keep its place in the pool.
+func TestTunePoolGivesUpASilentConnection(t *testing.T) {
+	t.Parallel()
+	dsn := pgtest.NewDB(t)
+	proxy, through := proxied(t, dsn)
+	proxy.Before(faultproxy.ToServer, []byte("set_config"), func(c *faultproxy.Conn) { <-c.Done() })
+	pool := tunedPool(t, dsn, func(cfg *pgxpool.Config) { cfg.ConnConfig = through })
+	if err := pool.Ping(t.Context()); err == nil {
+		t.Fatal("the connection is not silent")
+	}
+	if n := pool.Stat().TotalConns(); n != 0 {
+		t.Errorf("%d connections are still being made", n)
+	}
+}
+
+// A table that somebody has locked is an error of its own, after a second: no
+// claim that was too large.
+func TestClaimOfALockedTable(t *testing.T) {
+	t.Parallel()
+	r, tab := dbRig(t)
+	for name, pool := range map[string]*pgxpool.Pool{"tuned": tab.pool, "not tuned": pooled(t, r.dsn)} {
+		tab.pool = pool
+		// Preparing a statement, once per connection, waits for longer.
+		if _, err := tab.claim(t.Context(), ask{tasks: 10, bytes: 1 << 20, fetch: 1 << 20}); err != nil {
+			t.Fatal(err)
+		}
+		r.exec(`begin`)
+		r.exec(`lock table outbox in share mode`)
+		_, err := tab.claim(t.Context(), ask{tasks: 10, bytes: 1 << 20, fetch: 1 << 20})
+		if sqlState(err) != "55P03" || tookTooLong(err) || connectionLost(err) {
+			t.Errorf("%s: error %v", name, err)
+		}
+		r.exec(`rollback`)
+	}
+}
+
 // A pooler may make up any number for the process of a handshake.
 func TestSessionOfAnotherProcessIsLeftAlone(t *testing.T) {
 	t.Parallel()
@@ -150,6 +187,7 @@ func TestSlowClaimsShrink(t *testing.T) {
 			r.exec(`create trigger slow before update on outbox for each row execute function slow()`)
 			r.insertMany(3)
 			r.start(func(c *Config) {
+				c.Batch = 4
 				c.PublishTimeout = 500 * time.Millisecond
 				if name == "not tuned" {
 					c.Pool = pooled(t, r.dsn+"&pool_max_conns=10")

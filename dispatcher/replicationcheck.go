@@ -30,7 +30,7 @@ func (r *Replication) check(ctx context.Context, plain *pgx.Conn) error {
 	case inserts == nil:
 		return r.noPublication()
 	case !*inserts || !tables:
-		return fmt.Errorf("publication %q publishes no inserts of any table: run 'dispatcher migrate up --wake=wal'", r.Publication)
+		return fmt.Errorf("publication %q publishes no inserts of any table: run 'dispatcher migrate up' with the --wake of the dispatchers", r.Publication)
 	case strings.Contains(standbys, "*"):
 		// The server would take our confirmations for those of a standby that has
 		// stored the data, and commits would wait for them.
@@ -41,7 +41,7 @@ func (r *Replication) check(ctx context.Context, plain *pgx.Conn) error {
 }
 
 func (r *Replication) noPublication() error {
-	return fmt.Errorf("there is no publication %q in database %q: run 'dispatcher migrate up --wake=wal'", r.Publication, r.Config.Database)
+	return fmt.Errorf("there is no publication %q in database %q: run 'dispatcher migrate up' with the --wake of the dispatchers", r.Publication, r.Config.Database)
 }
 
 // explain says what the server lacks when it refused something, and what to do.

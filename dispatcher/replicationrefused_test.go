@@ -50,15 +50,15 @@ func TestReplicationRefused(t *testing.T) {
 		},
 		"no publication": {
 			sql:  `drop publication outbox_wake`,
-			want: `there is no publication "outbox_wake" in database "postgres": run 'dispatcher migrate up --wake=wal'`,
+			want: `there is no publication "outbox_wake" in database "postgres": run 'dispatcher migrate up' with the --wake of the dispatchers`,
 		},
 		"publication without table": {
 			sql:  `alter publication outbox_wake drop table outbox`,
-			want: `publication "outbox_wake" publishes no inserts of any table: run 'dispatcher migrate up --wake=wal'`,
+			want: `publication "outbox_wake" publishes no inserts of any table: run 'dispatcher migrate up' with the --wake of the dispatchers`,
 		},
 		"publication without inserts": {
 			sql:  `alter publication outbox_wake set (publish = 'delete')`,
-			want: `publication "outbox_wake" publishes no inserts of any table: run 'dispatcher migrate up --wake=wal'`,
+			want: `publication "outbox_wake" publishes no inserts of any table: run 'dispatcher migrate up' with the --wake of the dispatchers`,
 		},
 		"every name is a standby's": {
 			settings: map[string]string{"synchronous_standby_names": "FIRST 1 (nobody, *)", "synchronous_commit": "local"},

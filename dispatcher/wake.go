@@ -81,7 +81,7 @@ func (d *Dispatcher) supervise(ctx context.Context, state *wakeState, source Wak
 		level := again(slog.LevelWarn, failures)
 		failures++
 		wait := retry.delay(failures)
-		d.log.Log(ctx, level, "wake source lost, polling meanwhile", "source", state.mode, "error", err, "retry_in", wait)
+		d.log.Log(ctx, level, "wake source lost", "source", state.mode, "error", err, "retry_in", wait)
 		sleep(ctx, wait)
 	}
 }

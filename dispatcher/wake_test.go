@@ -226,7 +226,7 @@ func TestChannelIsTheTriggers(t *testing.T) {
 func TestWakeState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var changes []bool
-		w := newWakeState(WakeNotify, func(h WakeHealth) { changes = append(changes, h.Healthy) })
+		w := newWakeState(WakeNotify, WakeNotify, func(h WakeHealth) { changes = append(changes, h.Healthy) })
 		var cause error
 		w.reset(func(err error) { cause = err })
 		w.sent(time.Now())

@@ -216,7 +216,7 @@ func TestSourceBacksOffUntilWakesArrive(t *testing.T) {
 			d := &Dispatcher{
 				log: slog.New(slog.DiscardHandler), wakes: make(wakeSignal, 1), cover: newSignal(),
 			}
-			state := newWakeState(WakeNotify, func(WakeHealth) {})
+			state := newWakeState(WakeNotify, WakeNotify, func(WakeHealth) {})
 			runs := 0
 			d.supervise(ctx, state, source(func(_ context.Context, wake func()) error {
 				runs++

@@ -24,6 +24,8 @@ const (
 // silence otherwise. The source itself finds a connection that leads nowhere.
 type wakeState struct {
 	mode WakeMode
+	// remedy is what brings back what the wake needs in the database.
+	remedy string
 	// changed is told of each change, because it changes how often to look.
 	changed func(WakeHealth)
 
@@ -43,9 +45,10 @@ type wakeState struct {
 	turned     chan struct{} // closed when the source turns healthy, or no longer is
 }
 
-func newWakeState(mode WakeMode, changed func(WakeHealth)) *wakeState {
+// newWakeState has in configured what the dispatcher was asked to wake by.
+func newWakeState(mode, configured WakeMode, changed func(WakeHealth)) *wakeState {
 	return &wakeState{
-		mode: mode, changed: changed, turned: make(chan struct{}), idle: notTested,
+		mode: mode, remedy: remedyFor(configured), changed: changed, turned: make(chan struct{}), idle: notTested,
 		health: WakeHealth{Source: mode, Detail: notTested, Since: time.Now()},
 	}
 }
@@ -88,13 +91,18 @@ func (w *wakeState) idles(idle string) {
 // await waits until the source has been healthy, or unhealthy, for some time without
 // a break. It returns false when ctx has ended before.
 func (w *wakeState) await(ctx context.Context, healthy bool, span time.Duration) bool {
+	begun := time.Now()
 	for ctx.Err() == nil {
 		w.mu.Lock()
 		h, turned := w.health, w.turned
 		w.mu.Unlock()
 		var over <-chan time.Time
 		if h.Healthy == healthy {
-			wait := time.Until(h.Since.Add(span))
+			since := h.Since
+			if since.Before(begun) {
+				since = begun
+			}
+			wait := time.Until(since.Add(span))
 			if wait <= 0 {
 				return true
 			}
@@ -130,6 +138,13 @@ func (w *wakeState) wantsCanary(now time.Time, interval time.Duration) bool {
 	return w.subscribed && (w.asked.IsZero() || now.Sub(w.asked) >= interval)
 }
 
+// refused notes that the server did not take the canary: the next one comes in its turn.
+func (w *wakeState) refused(at time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.asked = at
+}
+
 // sent notes that a canary was sent at some time; it may have come back already.
 func (w *wakeState) sent(at time.Time) {
 	w.mu.Lock()
@@ -150,67 +165,6 @@ func (w *wakeState) heard() {
 		w.set(true, remark)
 	}
 }
-
-// triggerSeen notes what the insert trigger was like when last looked at, and
-// whether the lease that it reads may be set.
-func (w *wakeState) triggerSeen(version string, masks bool) {
-	problem, remark := "", ""
-	switch version {
-	case triggerVersion:
-		if !masks {
-			remark = "this role may not set the sequence outbox_mask, so that producers notify under load, too, which slows them down: grant it select, update on that sequence"
-		}
-	case "v1":
-		remark = "the insert trigger outbox_notify is of an older version and notifies under load, too, which slows down the writers: run 'dispatcher migrate up'"
-	case "v2":
-		remark = "the insert trigger outbox_notify is of an older version, with which each INSERT costs more: run 'dispatcher migrate up'"
-	case "missing", "disabled":
-		problem = "the insert trigger outbox_notify is " + version + ": run 'dispatcher migrate up'"
-	default:
-		problem = "the insert trigger outbox_notify is of a version that this program does not know: use the program that installed it, or run 'dispatcher migrate up'"
-	}
-	w.seen(problem, remark)
-}
-
-// publicationSeen notes what the publication was like when last looked at.
-func (w *wakeState) publicationSeen(name, state string) {
-	problem := ""
-	switch state {
-	case "there":
-	case "missing":
-		problem = fmt.Sprintf("there is no publication %q: run 'dispatcher migrate up --wake=wal'", name)
-	default:
-		problem = fmt.Sprintf("publication %q publishes no inserts of the outbox: run 'dispatcher migrate up --wake=wal'", name)
-	}
-	w.seen(problem, "")
-}
-
-// seen notes what is wrong with what the wake needs in the database, and what could
-// be better about it.
-func (w *wakeState) seen(problem, remark string) {
-	w.mu.Lock()
-	if problem == "" && w.problem != "" && w.health.Detail == w.problem {
-		w.health.Detail = w.idle
-	}
-	w.problem, w.remark = problem, remark
-	h := w.health
-	news := problem == "" && h.Healthy && h.Detail != remark
-	if news {
-		// Here, not by set: it may be lost as soon as it is unlocked.
-		w.health.Detail = remark
-		h = w.health
-	}
-	w.mu.Unlock()
-	switch {
-	case problem != "":
-		w.set(false, problem)
-	case news:
-		w.changed(h)
-	}
-}
-
-// triggerVersion is the version of trigger.sql that this program comes with.
-const triggerVersion = "v3"
 
 func (w *wakeState) lost(detail string) { w.set(false, detail) }
 

@@ -8,8 +8,9 @@ import (
 )
 
 // wakes are the wake sources of a dispatcher, the preferred one first. The first that
-// is healthy is the one in use; while none is, the dispatcher polls. Nothing is
-// switched off for that: a wake is a hint, and two hints are one look.
+// is healthy is the one in use; while none is, the dispatcher polls. The preferred one
+// always runs, the other one stands in for it, see standin.go. While both run, both
+// wake: a wake is a hint, and two hints are one look.
 type wakes struct {
 	notify  *wakeState   // nil unless the mode includes it
 	wal     *wakeState   // the same
@@ -24,11 +25,11 @@ type wakes struct {
 func newWakes(mode WakeMode, changed func(WakeHealth)) *wakes {
 	w := &wakes{changed: changed}
 	if mode == WakeNotify || mode == WakeAuto {
-		w.notify = newWakeState(WakeNotify, w.update)
+		w.notify = newWakeState(WakeNotify, mode, w.update)
 		w.all = append(w.all, w.notify)
 	}
 	if mode == WakeWAL || mode == WakeAuto {
-		w.wal = newWakeState(WakeWAL, w.update)
+		w.wal = newWakeState(WakeWAL, mode, w.update)
 		w.all = append(w.all, w.wal)
 	}
 	if mode == WakeAuto {

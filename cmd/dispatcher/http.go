@@ -128,7 +128,7 @@ type handler struct {
 	mux      *http.ServeMux
 }
 
-// newHandler has stopping for whether the process was asked to stop.
+// newHandler makes a handler; stopping reports whether the process was asked to stop.
 func newHandler(a *app, health healthSource, reg *prometheus.Registry, stopping func() bool) *handler {
 	h := &handler{health: health, stopping: stopping, mux: http.NewServeMux()}
 	live := func(w http.ResponseWriter, _ *http.Request) {
