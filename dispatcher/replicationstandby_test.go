@@ -22,6 +22,48 @@ func setStandbys(r *rig, names string) {
 		}
 		return nil
 	})
+	if names != "" {
+		awaitCommitsWait(r)
+	}
+}
+
+// awaitCommitsWait waits until the server has commits wait: its checkpointer, which
+// switches that on for all, may read the setting after the sessions.
+func awaitCommitsWait(r *rig) {
+	r.t.Helper()
+	probe := pgtest.Connect(r.t, r.dsn)
+	pid := probe.PgConn().PID()
+	begun := time.Now()
+	for waits := false; !waits; {
+		if time.Since(begun) > patience {
+			r.t.Fatal("no commit waits for a standby")
+		}
+		done := make(chan error, 1)
+		go func() {
+			_, err := probe.Exec(r.t.Context(), `select pg_logical_emit_message(true, 'probe', '')`)
+			done <- err
+		}()
+		ended := false
+		eventually(r.t, "a commit waits or ends", func() error {
+			select {
+			case err := <-done:
+				ended = true
+				return err
+			default:
+			}
+			if waits = query[bool](r, `select coalesce(wait_event = 'SyncRep', false) from pg_stat_activity where pid = $1`, pid); !waits {
+				return errors.New("it does neither")
+			}
+			return nil
+		})
+		if !ended {
+			// A canceled wait is a warning; the transaction is committed.
+			r.exec(`select pg_cancel_backend($1)`, pid)
+			if err := <-done; err != nil {
+				r.t.Fatal(err)
+			}
+		}
+	}
 }
 
 // stall makes an insert whose commit waits for a standby, and returns what waits
