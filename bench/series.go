@@ -37,18 +37,18 @@ func ratios(a, b series) series {
 // durations is a distribution of times. It is not safe for concurrent use.
 type durations struct{ h *hdrhistogram.Histogram }
 
-const longest = 10 * time.Minute
+const shortest, longest = time.Microsecond, 10 * time.Minute
 
 func newDurations() durations {
 	return durations{hdrhistogram.New(1, longest.Nanoseconds(), 3)}
 }
 
 // add records one time. Both ends of a measured time are read by goroutines that
-// wait for a CPU, so a very short one can come out negative: it counts as 0. One
-// beyond the range counts as the longest.
+// wait for a CPU, so a very short one can come out negative: it counts as the
+// shortest, which ratios can be made of. One beyond the range counts as the longest.
 func (d durations) add(t time.Duration) {
 	// The value is within the range, so there is no error.
-	_ = d.h.RecordValue(min(max(t, 0), longest).Nanoseconds())
+	_ = d.h.RecordValue(min(max(t, shortest), longest).Nanoseconds())
 }
 
 func (d durations) merge(other durations) { d.h.Merge(other.h) }
