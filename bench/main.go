@@ -5,94 +5,18 @@ package main
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"io"
 	"os"
 	"os/signal"
 	"syscall"
 
-	"github.com/alecthomas/kong"
+	"github.com/outbox-dispatcher/outbox/bench/internal/scenario"
 )
-
-// Exit codes of the program.
-const (
-	exitOK      = 0
-	exitFailure = 1 // the scenario could not be measured
-	exitUsage   = 2 // the command line is wrong
-)
-
-// cli is the command line. A scenario is a command with a file of its own; its
-// Run method measures and fills the report.
-type cli struct {
-	rigFlags
-	Long bool   `help:"Measure longer or more, for figures to publish."`
-	JSON string `name:"json" placeholder:"FILE" help:"Write the whole report as JSON, too."`
-
-	Latency latencyCmd `cmd:"" help:"Time from COMMIT to delivery at a steady rate, beside the floor."`
-	Drain   drainCmd   `cmd:"" help:"Speed of sending a backlog, beside the ceilings of database and broker."`
-	Commits commitsCmd `cmd:"" help:"Speed of the writers while the dispatcher drains: without trigger, with a classic one and with the masked one."`
-	Idle    idleCmd    `cmd:"" help:"Statements and CPU of the daemon while nothing happens."`
-	Memory  memoryCmd  `cmd:"" help:"Peak memory of the daemon while it drains tasks of 1 MB."`
-}
-
-// bench is what a scenario works with.
-type bench struct {
-	rigFlags
-	long   bool
-	report *report
-	// progress takes lines that tell what is going on; the report goes elsewhere.
-	progress io.Writer
-}
-
-func (b *bench) say(format string, a ...any) { fmt.Fprintf(b.progress, format+"\n", a...) }
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	// A second signal ends the program at once.
 	context.AfterFunc(ctx, stop)
-	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	code := scenario.Run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
 	os.Exit(code)
-}
-
-// run is the program without its process. It prints the report to stdout, and
-// what is going on to stderr.
-func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	var c cli
-	parser, err := kong.New(&c,
-		kong.Name("bench"),
-		kong.Description("Measures Outbox Dispatcher from end to end, on servers of its own unless told otherwise. The last line of the output is key=value pairs."),
-		kong.Writers(stdout, stderr),
-		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 120}),
-	)
-	if err != nil {
-		fmt.Fprintf(stderr, "bench: build the command line: %v\n", err)
-		return exitFailure
-	}
-	kctx, err := parser.Parse(args)
-	if err != nil {
-		fmt.Fprintf(stderr, "bench: %v (see bench --help)\n", err)
-		return exitUsage
-	}
-	b := &bench{rigFlags: c.rigFlags, long: c.Long, report: newReport(kctx.Selected().Name), progress: stderr}
-	kctx.BindTo(ctx, (*context.Context)(nil))
-	if err := kctx.Run(b); err != nil {
-		if ctx.Err() != nil {
-			err = errors.Join(errors.New("stopped"), err)
-		}
-		fmt.Fprintf(stderr, "bench: %s: %v\n", kctx.Selected().Name, err)
-		return exitFailure
-	}
-	if c.JSON != "" {
-		if err := b.report.writeJSON(c.JSON); err != nil {
-			fmt.Fprintf(stderr, "bench: %v\n", err)
-			return exitFailure
-		}
-	}
-	if err := b.report.print(stdout); err != nil {
-		fmt.Fprintf(stderr, "bench: print the report: %v\n", err)
-		return exitFailure
-	}
-	return exitOK
 }
