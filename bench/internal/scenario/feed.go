@@ -25,10 +25,14 @@ type feed struct {
 	pace      pace
 	length    time.Duration // of a slice
 	producers []*pgx.Conn
-	nc        *nats.Conn
-	board     *board
-	sent      int
-	slices    []*taskTimes
+	// commit inserts a task on the connection of a worker. It returns the number by
+	// which number knows the task's message, and when the commit was acknowledged.
+	commit func(ctx context.Context, worker int) (int64, time.Time, error)
+	number func(*nats.Msg) (int64, bool)
+	nc     *nats.Conn
+	board  *board
+	sent   int
+	slices []*taskTimes
 	// unmasking is how long after the last message of a slice the notifications
 	// were masked, in milliseconds.
 	unmasking series
@@ -46,7 +50,8 @@ func (b *bench) openFeed(ctx context.Context, r *rig, v variant, p pace, length 
 
 // newFeed connects what feeds and watches the lane, which is closed with the feed.
 func newFeed(ctx context.Context, l *lane, p pace, length time.Duration, start func(context.Context) (*product, error)) (_ *feed, err error) {
-	f := &feed{lane: l, start: start, pace: p, length: length, board: newBoard()}
+	f := &feed{lane: l, start: start, pace: p, length: length, board: newBoard(), number: taskID}
+	f.commit = f.inserts()
 	r := l.rig
 	defer func() {
 		if err != nil {
@@ -60,21 +65,43 @@ func newFeed(ctx context.Context, l *lane, p pace, length time.Duration, start f
 		}
 		f.producers = append(f.producers, conn)
 	}
-	// A plain subscription: what a stream's consumer adds is not ours.
+	return f, f.subscribe(r)
+}
+
+// subscribe sees the messages, by a plain subscription: what a stream's consumer adds is
+// not ours.
+func (f *feed) subscribe(r *rig) (err error) {
 	if f.nc, err = r.connect("subscriber"); err != nil {
-		return nil, err
+		return err
 	}
 	_, err = f.nc.Subscribe(f.lane.prefix+".>", func(msg *nats.Msg) {
 		at := time.Now()
 		// A message without a number is no task's; verify finds out.
-		if id, err := strconv.ParseInt(msg.Header.Get(dispatcher.HeaderTaskID), 10, 64); err == nil {
-			f.board.delivered(id, at)
+		if n, ok := f.number(msg); ok {
+			f.board.delivered(n, at)
 		}
 	})
 	if err != nil {
-		return nil, fmt.Errorf("subscribe: %w", err)
+		return fmt.Errorf("subscribe: %w", err)
 	}
-	return f, f.nc.FlushTimeout(setupTimeout)
+	return f.nc.FlushTimeout(setupTimeout)
+}
+
+// taskID is the number of a message of the product.
+func taskID(msg *nats.Msg) (int64, bool) {
+	id, err := strconv.ParseInt(msg.Header.Get(dispatcher.HeaderTaskID), 10, 64)
+	return id, err == nil
+}
+
+// inserts returns a function that commits a task in a statement of its own.
+func (f *feed) inserts() func(context.Context, int) (int64, time.Time, error) {
+	sql := f.lane.named(`insert into {outbox} (kind, payload) select $1, ` + payloadSQL + ` from (values ($2::int)) as v(n) returning id`)
+	return func(ctx context.Context, worker int) (id int64, committed time.Time, err error) {
+		if err := f.producers[worker].QueryRow(ctx, sql, kind, worker).Scan(&id); err != nil {
+			return 0, time.Time{}, fmt.Errorf("insert a task: %w", err)
+		}
+		return id, time.Now(), nil
+	}
 }
 
 func (f *feed) close(ctx context.Context) error {
@@ -107,7 +134,7 @@ func (f *feed) slice(ctx context.Context) (err error) {
 	if err := f.send(ctx, p, measured, times); err != nil {
 		return err
 	}
-	if f.lane.wake != dispatcher.WakeNotify {
+	if f.lane.wake != dispatcher.WakeNotify || len(f.producers) == 0 {
 		return nil
 	}
 	return f.unmasked(ctx)
@@ -140,14 +167,13 @@ func sliceCounts(rate float64, length time.Duration) (warmUp, measured int) {
 // have arrived.
 func (f *feed) send(ctx context.Context, p *product, n int, times *taskTimes) error {
 	arrived := f.board.expect(n, times)
-	insert := f.lane.named(`insert into {outbox} (kind, payload) select $1, ` + payloadSQL + ` from (values ($2::int)) as v(n) returning id`)
 	err := f.pace.run(ctx, n, func(ctx context.Context, worker int, due time.Time) error {
 		begun := time.Now()
-		var id int64
-		if err := f.producers[worker].QueryRow(ctx, insert, kind, worker).Scan(&id); err != nil {
-			return fmt.Errorf("insert a task: %w", err)
+		n, committed, err := f.commit(ctx, worker)
+		if err != nil {
+			return err
 		}
-		f.board.inserted(id, stamp{due: due, committed: time.Now()}, begun)
+		f.board.inserted(n, stamp{due: due, committed: committed}, begun)
 		return nil
 	})
 	if err != nil {

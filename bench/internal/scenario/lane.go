@@ -98,6 +98,11 @@ func (l *lane) rest(ctx context.Context) error {
 	if _, err := l.rig.pool.Exec(ctx, l.named(`vacuum analyze {outbox}`)); err != nil {
 		return fmt.Errorf("vacuum the outbox: %w", err)
 	}
+	return l.checkpoint(ctx)
+}
+
+// checkpoint writes everything to the disk, now and not in the middle of a measurement.
+func (l *lane) checkpoint(ctx context.Context) error {
 	_, err := l.rig.pool.Exec(ctx, `checkpoint`)
 	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code == "42501" {
 		// Of a given server we may not have the right.

@@ -99,7 +99,7 @@ func runEmbedded(ctx context.Context, l *lane, o dispatcher.Observer) (*product,
 	return embed(ctx, d, pool, nc), nil
 }
 
-// embed runs d in this process, with connections that are closed after it.
+// embed runs d in this process, with connections, if it has any, that are closed after it.
 func embed(ctx context.Context, d interface{ Run(context.Context) error }, pool *pgxpool.Pool, nc *nats.Conn) *product {
 	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	ended := make(chan struct{})
@@ -107,8 +107,12 @@ func embed(ctx context.Context, d interface{ Run(context.Context) error }, pool 
 	go func() {
 		defer close(ended)
 		cause = d.Run(running)
-		nc.Close()
-		pool.Close()
+		if nc != nil {
+			nc.Close()
+		}
+		if pool != nil {
+			pool.Close()
+		}
 	}()
 	return &product{ended: ended, cause: func() error { return cause }, end: cancel}
 }

@@ -28,6 +28,7 @@ type cli struct {
 	Latency latencyCmd `cmd:"" help:"Time from COMMIT to delivery at a steady rate, beside the floor."`
 	Drain   drainCmd   `cmd:"" help:"Speed of sending a backlog, beside the ceilings of database and broker."`
 	Commits commitsCmd `cmd:"" help:"Speed of the writers while the dispatcher drains: without trigger, with a classic one and with the masked one."`
+	Compare compareCmd `cmd:"" help:"Latency, drain and commits beside other systems that bring tasks from PostgreSQL to JetStream. Takes some minutes."`
 	Idle    idleCmd    `cmd:"" help:"Statements and CPU of the daemon while nothing happens."`
 	Memory  memoryCmd  `cmd:"" help:"Peak memory of the daemon while it drains tasks of 1 MB."`
 }
@@ -44,9 +45,11 @@ type bench struct {
 func (b *bench) say(format string, a ...any) { fmt.Fprintf(b.progress, format+"\n", a...) }
 
 // Run is the program without its process: it measures the scenario that args
-// name, prints the report to stdout, and what is going on to stderr. It returns the exit code.
-func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+// name, prints the report to stdout, and what is going on to stderr. It returns the exit code. Peers take part in the
+// scenario compare.
+func Run(ctx context.Context, args []string, stdout, stderr io.Writer, peers ...Peer) int {
 	var c cli
+	c.Compare.peers = peers
 	parser, err := kong.New(&c,
 		kong.Name("bench"),
 		kong.Description("Measures Outbox Dispatcher from end to end, on servers of its own unless told otherwise. The last line of the output is key=value pairs."),

@@ -60,4 +60,13 @@ func (d durations) ms(percentile float64) float64 {
 	return inMS(time.Duration(d.h.ValueAtPercentile(percentile)))
 }
 
+// cdf are the points of the distribution: milliseconds, and how many percent of the
+// times are at most that long.
+func (d durations) cdf() (points [][2]float64) {
+	for _, p := range []float64{1, 5, 10, 20, 30, 40, 50, 60, 70, 80, 90, 95, 99, 99.9, 100} {
+		points = append(points, [2]float64{d.ms(p), p})
+	}
+	return points
+}
+
 func inMS(t time.Duration) float64 { return float64(t) / float64(time.Millisecond) }

@@ -31,7 +31,11 @@ var payload = []byte(`{"to": "a@example.com", "order": "0123456789abcdef", "text
 
 // writers are producers in a closed loop: each commits one task after the other, as
 // fast as the database lets it.
-type writers struct{ conns []*pgx.Conn }
+type writers struct {
+	conns []*pgx.Conn
+	// commits has one function per writer, which commits one task.
+	commits []func(context.Context) error
+}
 
 // written is what they did.
 type written struct {
@@ -46,7 +50,7 @@ func (w written) perSecond() float64 { return float64(w.counted) / w.took.Second
 // openWriters connects n writers, whose flushes take longer by delay. The caller
 // must close them.
 func openWriters(ctx context.Context, l *lane, n int, delay time.Duration) (_ *writers, err error) {
-	w := &writers{conns: make([]*pgx.Conn, n)}
+	w := &writers{conns: make([]*pgx.Conn, n), commits: make([]func(context.Context) error, n)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, w.close(ctx))
@@ -73,6 +77,7 @@ func openWriters(ctx context.Context, l *lane, n int, delay time.Duration) (_ *w
 			if _, err := w.conns[i].Prepare(connecting, writeStmt, l.named(writeSQL)); err != nil {
 				return fmt.Errorf("prepare an insert: %w", err)
 			}
+			w.commits[i] = insertOn(w.conns[i])
 			return nil
 		})
 	}
@@ -86,12 +91,12 @@ func (w *writers) run(ctx context.Context, measured time.Duration, mark func()) 
 	defer cancel()
 	g, ctx := errgroup.WithContext(ctx)
 	var warm sync.WaitGroup
-	warm.Add(len(w.conns))
+	warm.Add(len(w.commits))
 	var span atomic.Pointer[interval]
-	parts := make([]written, len(w.conns))
-	for i, conn := range w.conns {
+	parts := make([]written, len(w.commits))
+	for i, commit := range w.commits {
 		g.Go(func() (err error) {
-			parts[i], err = write(ctx, conn, &span, warm.Done)
+			parts[i], err = write(ctx, commit, &span, warm.Done)
 			return err
 		})
 	}
@@ -117,7 +122,7 @@ func (w *writers) run(ctx context.Context, measured time.Duration, mark func()) 
 		all.latency.merge(part.latency)
 	}
 	if all.counted == 0 {
-		return written{}, fmt.Errorf("not one of %d writers committed within %v: take a longer time with --seconds", len(w.conns), measured)
+		return written{}, fmt.Errorf("not one of %d writers committed within %v: take a longer time with --seconds", len(w.commits), measured)
 	}
 	return all, nil
 }
@@ -125,20 +130,30 @@ func (w *writers) run(ctx context.Context, measured time.Duration, mark func()) 
 // interval is the time that counts.
 type interval struct{ from, until time.Time }
 
-// write commits one task after the other until the span, once it is known, is over. It calls
-// warm once, when it has warmed up or failed. It uses the driver's lower layer, which
-// takes the least CPU time from what is measured; each commit is awaited.
-func write(ctx context.Context, conn *pgx.Conn, span *atomic.Pointer[interval], warm func()) (written, error) {
+// insertOn commits a task by the statement prepared on a connection. It uses the
+// driver's lower layer, which takes the least CPU time from what is measured.
+func insertOn(conn *pgx.Conn) func(context.Context) error {
+	params := [][]byte{[]byte(kind), payload}
+	return func(ctx context.Context) error {
+		if _, err := conn.PgConn().ExecPrepared(ctx, writeStmt, params, nil, nil).Close(); err != nil {
+			return fmt.Errorf("insert a task: %w", err)
+		}
+		return nil
+	}
+}
+
+// write commits one task after the other, each awaited, until the span, once it is
+// known, is over. It calls warm once, when it has warmed up or failed.
+func write(ctx context.Context, commit func(context.Context) error, span *atomic.Pointer[interval], warm func()) (written, error) {
 	warm = sync.OnceFunc(warm)
 	defer warm()
 	done := written{latency: newDurations()}
-	params := [][]byte{[]byte(kind), payload}
 	for begun := time.Now(); ; {
 		if s := span.Load(); s != nil && !begun.Before(s.until) {
 			return done, nil
 		}
-		if _, err := conn.PgConn().ExecPrepared(ctx, writeStmt, params, nil, nil).Close(); err != nil {
-			return written{}, fmt.Errorf("insert a task: %w", err)
+		if err := commit(ctx); err != nil {
+			return written{}, err
 		}
 		ended := time.Now()
 		if done.commits++; done.commits == warmCommits {
