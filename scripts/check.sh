@@ -4,7 +4,8 @@
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 
-tools=$PWD/bin/tools
+root=$PWD
+tools=$root/bin/tools
 failed=()
 
 step() {
@@ -20,11 +21,27 @@ step() {
 
 build_tools() { go -C tools build -o "$tools/" tool ./vulngate; }
 
-# The module of the tools is linted apart, with the same rules.
-lint() (
-	"$tools/golangci-lint" run ./... &&
-		cd tools && "$tools/golangci-lint" run --config ../.golangci.yml ./...
-)
+# The modules beside the main one: programs that nobody imports.
+modules=(tools bench/peers)
+
+# They are linted apart, with the same rules.
+lint() {
+	local module status=0
+	"$tools/golangci-lint" run ./... || status=1
+	for module in "${modules[@]}"; do
+		(cd "$module" && "$tools/golangci-lint" run --config "$root/.golangci.yml" ./...) || status=1
+	done
+	return "$status"
+}
+
+# in_modules runs a command in each module, the main one too.
+in_modules() {
+	local module status=0
+	for module in . "${modules[@]}"; do
+		(cd "$module" && "$@") || status=1
+	done
+	return "$status"
+}
 
 # Migrations are plain SQL files that squawk reads in the order of their names.
 # Left out, for all files: the timeouts (the migrator sets them, and psql users
@@ -74,12 +91,12 @@ shell_scripts() {
 }
 
 step "build the tools" build_tools
-step "go vet" go vet ./...
+step "go vet" in_modules go vet ./...
 step "gofumpt" "$tools/golangci-lint" fmt --diff
 step "golangci-lint" lint
 step "squawk: migrations, trigger.sql and publication.sql" squawk
 step "govulncheck" vulnerabilities
-step "go mod tidy" go mod tidy -diff
+step "go mod tidy" in_modules go mod tidy -diff
 step "shellcheck" shell_scripts
 step "go test of the tools" go -C tools test ./...
 

@@ -13,6 +13,7 @@ require (
 	github.com/outbox-dispatcher/outbox v0.0.0-00010101000000-000000000000
 	github.com/riverqueue/river v0.51.2
 	github.com/riverqueue/river/riverdriver/riverpgxv5 v0.51.2
+	go.uber.org/goleak v1.3.0
 )
 
 require (

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"time"
 
@@ -68,7 +67,7 @@ func (w *worker) Work(ctx context.Context, job *riverqueue.Job[args]) error {
 
 func (q *queue) prepare(ctx context.Context, cfg riverqueue.Config, workers int) error {
 	driver := riverpgxv5.New(q.pool)
-	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
+	quiet := slog.New(slog.DiscardHandler)
 	migrator, err := rivermigrate.New(driver, &rivermigrate.Config{Schema: q.Schema, Logger: quiet})
 	if err != nil {
 		return fmt.Errorf("migrate: %w", err)

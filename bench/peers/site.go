@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -36,21 +35,27 @@ func open(ctx context.Context, at scenario.Site, conns int32) (*site, error) {
 		return nil, fmt.Errorf("connect to PostgreSQL: %w", err)
 	}
 	if s.nc, err = nats.Connect(at.NATSURL); err != nil {
-		return nil, errors.Join(fmt.Errorf("connect to NATS: %w", err), s.Close(ctx))
+		s.close()
+		return nil, fmt.Errorf("connect to NATS: %w", err)
 	}
 	if s.js, err = jetstream.New(s.nc); err != nil {
-		return nil, errors.Join(fmt.Errorf("use JetStream: %w", err), s.Close(ctx))
+		s.close()
+		return nil, fmt.Errorf("use JetStream: %w", err)
 	}
 	return s, nil
 }
 
 // Close implements [scenario.Contender].
 func (s *site) Close(context.Context) error {
+	s.close()
+	return nil
+}
+
+func (s *site) close() {
 	if s.nc != nil {
 		s.nc.Close()
 	}
 	s.pool.Close()
-	return nil
 }
 
 // table is a table of the site, quoted for SQL.

@@ -79,7 +79,7 @@ func (f *forwarding) subscriber() (*wmsql.Subscriber, error) {
 }
 
 // prepare makes the tables, as the subscriber does when it begins.
-func (f *forwarding) prepare(ctx context.Context) error {
+func (f *forwarding) prepare(context.Context) error {
 	s, err := f.subscriber()
 	if err != nil {
 		return fmt.Errorf("make a subscriber: %w", err)

@@ -19,7 +19,7 @@ type compareCmd struct {
 	Tasks   int           `placeholder:"N" help:"Size of the backlog of drain. Default 100000, with --long 500000."`
 	Within  time.Duration `placeholder:"TIME" help:"How long a drain is watched, at most. Default 4s, with --long 20s."`
 	Writers int           `default:"64" help:"Writers of commits."`
-	Seconds float64       `placeholder:"S" help:"Time that the writers are measured. Default 1, with --long 5."`
+	Seconds float64       `placeholder:"S" help:"Time that the writers are measured. Default 3, with --long 10."`
 	Rounds  int           `placeholder:"N" help:"Rounds of everything, alternating. Default 3, with --long 7."`
 
 	peers []Peer
@@ -27,7 +27,6 @@ type compareCmd struct {
 
 // The project's targets.
 const (
-	wantOverFloor   = 1.25 // latency over that of a dual write
 	wantOverPolling = 20   // latency of the best polling peer over ours
 	wantOverPeers   = 3    // drain over the best peer's
 	wantClassic     = 0.2  // commits with the classic trigger over none, at most
@@ -90,7 +89,7 @@ func (c *compareCmd) complete(b *bench) ([]entrant, error) {
 	c.Tasks = cmp.Or(c.Tasks, b.counted(100_000, 500_000))
 	c.Within = cmp.Or(c.Within, time.Duration(b.counted(4, 20))*time.Second)
 	c.Rounds = cmp.Or(c.Rounds, b.counted(3, 7))
-	c.Seconds = cmp.Or(c.Seconds, float64(b.counted(1, 5)))
+	c.Seconds = cmp.Or(c.Seconds, float64(b.counted(3, 10)))
 	if c.Rate <= 0 || c.Slice < 0 || c.Tasks < 1 || c.Within < 0 || c.Writers < 1 || c.Seconds < 0 || c.Rounds < 1 {
 		return nil, errors.New("--rate, --slice, --tasks, --within, --writers, --seconds and --rounds must be positive")
 	}

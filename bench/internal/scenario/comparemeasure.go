@@ -115,7 +115,7 @@ func (m *comparison) measureDrain(ctx context.Context, b *bench, r *rig, e entra
 	defer deferClose(ctx, &err, p)
 	tick := time.NewTicker(look)
 	defer tick.Stop()
-	for stored := 0; ; {
+	for {
 		select {
 		case <-tick.C:
 		case <-p.ended:
@@ -123,7 +123,8 @@ func (m *comparison) measureDrain(ctx context.Context, b *bench, r *rig, e entra
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		if stored, err = c.lane.stored(ctx); err != nil {
+		stored, err := c.lane.stored(ctx)
+		if err != nil {
 			return err
 		}
 		took := time.Since(begun)
@@ -188,7 +189,7 @@ func (m *comparison) measureCommits(ctx context.Context, b *bench, r *rig, e ent
 	if err != nil {
 		return err
 	}
-	run.sent = float64(sent) / float64(run.written.commits)
+	run.sent = float64(sent) / float64(run.commits)
 	m.commits[e.Name] = append(m.commits[e.Name], run)
 	if e.variant == nil {
 		return p.died()

@@ -14,6 +14,7 @@ import (
 // shipped.
 type own struct{ lane *lane }
 
+// Producer implements [Contender].
 func (o *own) Producer(ctx context.Context) (Producer, error) {
 	conn, err := pgx.Connect(ctx, o.lane.rig.dsn)
 	if err != nil {
@@ -22,8 +23,10 @@ func (o *own) Producer(ctx context.Context) (Producer, error) {
 	return &ownProducer{conn, outbox.Outbox{Schema: o.lane.schema}}, nil
 }
 
+// Fill implements [Contender].
 func (o *own) Fill(ctx context.Context, n int) error { return o.lane.fill(ctx, n) }
 
+// Run implements [Contender].
 func (o *own) Run(ctx context.Context) error {
 	p, err := runEmbedded(ctx, o.lane, nil)
 	if err != nil {
@@ -36,6 +39,7 @@ func (o *own) Run(ctx context.Context) error {
 	return p.close(ctx)
 }
 
+// Close implements [Contender].
 func (o *own) Close(context.Context) error { return nil }
 
 type ownProducer struct {
@@ -43,6 +47,7 @@ type ownProducer struct {
 	outbox outbox.Outbox
 }
 
+// Commit implements [Producer].
 func (p *ownProducer) Commit(ctx context.Context, payload Payload) (time.Time, error) {
 	err := pgx.BeginFunc(ctx, p.conn, func(tx pgx.Tx) error {
 		_, err := p.outbox.Enqueue(ctx, tx, outbox.Task{Kind: kind, Payload: payload})
@@ -51,4 +56,5 @@ func (p *ownProducer) Commit(ctx context.Context, payload Payload) (time.Time, e
 	return time.Now(), err
 }
 
+// Close implements [Producer].
 func (p *ownProducer) Close(ctx context.Context) error { return p.conn.Close(ctx) }

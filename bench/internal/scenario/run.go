@@ -45,8 +45,9 @@ type bench struct {
 func (b *bench) say(format string, a ...any) { fmt.Fprintf(b.progress, format+"\n", a...) }
 
 // Run is the program without its process: it measures the scenario that args
-// name, prints the report to stdout, and what is going on to stderr. It returns the exit code. Peers take part in the
-// scenario compare.
+// name, prints the report to stdout, and what is going on to stderr. It returns the
+// exit code. Peers take part in the scenario compare; without any it is left to the
+// program that has them.
 func Run(ctx context.Context, args []string, stdout, stderr io.Writer, peers ...Peer) int {
 	var c cli
 	c.Compare.peers = peers
@@ -64,6 +65,9 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer, peers ...
 	if err != nil {
 		fmt.Fprintf(stderr, "bench: %v (see bench --help)\n", err)
 		return exitUsage
+	}
+	if kctx.Selected().Name == "compare" && len(peers) == 0 {
+		return runPeers(ctx, args, stdout, stderr)
 	}
 	b := &bench{rigFlags: c.rigFlags, long: c.Long, report: newReport(kctx.Selected().Name), progress: stderr}
 	kctx.BindTo(ctx, (*context.Context)(nil))
