@@ -27,9 +27,9 @@ type compareCmd struct {
 
 // The project's targets.
 const (
-	wantOverPolling = 20   // latency of the best polling peer over ours
-	wantOverPeers   = 3    // drain over the best peer's
-	wantClassic     = 0.2  // commits with the classic trigger over none, at most
+	wantOverPolling = 20  // latency of the best polling peer over ours
+	wantOverPeers   = 3   // drain over the best peer's
+	wantClassic     = 0.2 // commits with the classic trigger over none, at most
 )
 
 // ownName is the product's in keys.

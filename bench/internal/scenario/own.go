@@ -27,17 +27,7 @@ func (o *own) Producer(ctx context.Context) (Producer, error) {
 func (o *own) Fill(ctx context.Context, n int) error { return o.lane.fill(ctx, n) }
 
 // Run implements [Contender].
-func (o *own) Run(ctx context.Context) error {
-	p, err := runEmbedded(ctx, o.lane, nil)
-	if err != nil {
-		return err
-	}
-	select {
-	case <-ctx.Done():
-	case <-p.ended:
-	}
-	return p.close(ctx)
-}
+func (o *own) Run(ctx context.Context) error { return fleet{lane: o.lane, n: 1}.Run(ctx) }
 
 // Close implements [Contender].
 func (o *own) Close(context.Context) error { return nil }

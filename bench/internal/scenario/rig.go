@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -13,7 +12,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/outbox-dispatcher/outbox/dispatcher"
-	"github.com/outbox-dispatcher/outbox/internal/natsserver"
 	"github.com/outbox-dispatcher/outbox/internal/pgserver"
 )
 
@@ -70,6 +68,7 @@ type rig struct {
 	// postmaster is its process, 0 for a given one.
 	postmaster int
 	ownNATS    bool
+	broker     *broker
 	pool       *pgxpool.Pool
 	nc         *nats.Conn
 	js         jetstream.JetStream
@@ -152,17 +151,11 @@ func (r *rig) startNATS(b *bench) (err error) {
 	r.natsURL = b.NATS
 	if r.natsURL == "" {
 		b.say("starting NATS")
-		dir, err := os.MkdirTemp("", "outbox-bench-nats-")
-		if err != nil {
-			return fmt.Errorf("make a folder for JetStream: %w", err)
-		}
-		r.later(func() error { return os.RemoveAll(dir) })
-		s, err := natsserver.Start(natsserver.Options{StoreDir: dir})
-		if err != nil {
+		if r.broker, err = startBroker(); err != nil {
 			return err
 		}
-		r.later(func() error { s.Stop(); return nil })
-		r.natsURL, r.ownNATS = s.URL(), true
+		r.later(r.broker.close)
+		r.natsURL, r.ownNATS = r.broker.server.URL(), true
 	}
 	if r.nc, err = r.connect("bench"); err != nil {
 		return err

@@ -29,6 +29,10 @@ type cli struct {
 	Drain   drainCmd   `cmd:"" help:"Speed of sending a backlog, beside the ceilings of database and broker."`
 	Commits commitsCmd `cmd:"" help:"Speed of the writers while the dispatcher drains: without trigger, with a classic one and with the masked one."`
 	Compare compareCmd `cmd:"" help:"Latency, drain and commits beside other systems that bring tasks from PostgreSQL to JetStream. Takes some minutes."`
+	Backlog backlogCmd `cmd:"" help:"Cost of a claim in tables full of rows that no claim wants."`
+	Scale   scaleCmd   `cmd:"" help:"Several dispatchers on one outbox: speed, latency, claims in vain, notifications."`
+	Outage  outageCmd  `cmd:"" help:"NATS away under load: what it costs meanwhile, and how long catching up takes."`
+	Soak    soakCmd    `cmd:"" help:"A steady load with deletion and autovacuum: sizes and latency that stay."`
 	Idle    idleCmd    `cmd:"" help:"Statements and CPU of the daemon while nothing happens."`
 	Memory  memoryCmd  `cmd:"" help:"Peak memory of the daemon while it drains tasks of 1 MB."`
 }
