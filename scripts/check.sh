@@ -22,7 +22,7 @@ step() {
 build_tools() { go -C tools build -o "$tools/" tool ./vulngate; }
 
 # The modules beside the main one: programs that nobody imports.
-modules=(tools bench/peers)
+modules=(tools bench/peers bench/plot)
 
 # They are linted apart, with the same rules.
 lint() {

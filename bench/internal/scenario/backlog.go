@@ -60,20 +60,24 @@ type filled struct {
 	snapshot *pgx.Conn
 	claims   *claimTimes
 	claim    series // ms, a median per slice
+	longest  series // ms, of each slice
 }
 
-// claimTimes times the claims that found something.
+// claimTimes times the claims that found something, and the longest of all: the sweep's,
+// which look at the whole table.
 type claimTimes struct {
 	dispatcher.NopObserver
-	mu   sync.Mutex
-	took durations
+	mu      sync.Mutex
+	took    durations
+	longest time.Duration
 }
 
 // Claimed implements [dispatcher.Observer].
 func (c *claimTimes) Claimed(tasks int, took time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.longest = max(c.longest, took)
 	if tasks > 0 {
-		c.mu.Lock()
-		defer c.mu.Unlock()
 		c.took.add(took)
 	}
 }
@@ -177,12 +181,14 @@ func (f *filled) fill(ctx context.Context) error {
 
 func (f *filled) slice(ctx context.Context) error {
 	f.claims.mu.Lock()
-	f.claims.took = newDurations()
+	f.claims.took, f.claims.longest = newDurations(), 0
 	f.claims.mu.Unlock()
 	if err := f.feed.slice(ctx); err != nil {
 		return err
 	}
-	f.claim = append(f.claim, f.claims.took.ms(50)) // the dispatcher has ended
+	// The dispatcher has ended.
+	f.claim = append(f.claim, f.claims.took.ms(50))
+	f.longest = append(f.longest, inMS(f.claims.longest))
 	stored, err := f.feed.lane.stored(ctx)
 	if err == nil && stored != f.feed.sent {
 		err = fmt.Errorf("the stream has stored %d messages of %d tasks: the figures are worthless", stored, f.feed.sent)
@@ -216,8 +222,10 @@ func (c *backlogCmd) report(b *bench, tables []*filled) {
 			title = fmt.Sprintf("%d %s", f.rows, f.title)
 		}
 		rep.row(title+": a claim, p50", "ms", f.claim)
+		rep.row("  the longest claim, one in vain included", "ms", f.longest)
 		rep.row("  commit to delivery, p50", "ms", p50)
 		rep.key("claim_p50_ms_"+key, f.claim.median())
+		rep.key("claim_max_ms_"+key, f.longest.median())
 		rep.key("p50_ms_"+key, p50.median())
 		names = append(names, f.name)
 		cost.Values, latency.Values = append(cost.Values, f.claim.median()), append(latency.Values, p50.median())

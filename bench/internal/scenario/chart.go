@@ -1,5 +1,14 @@
 package scenario
 
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+)
+
 // chart is a picture of a report, which --plot draws.
 type chart struct {
 	// Name is the file's, without its ending.
@@ -30,3 +39,21 @@ type bars struct {
 
 // chart adds a picture to the report.
 func (r *report) chart(c chart) { r.Charts = append(r.Charts, c) }
+
+// plot draws the pictures into a folder, by a program that is a module of its own. It
+// tells the files' names.
+func (r *report) plot(ctx context.Context, folder string, out io.Writer) (err error) {
+	dir, err := os.MkdirTemp("", "outbox-bench-report-")
+	if err != nil {
+		return fmt.Errorf("make a folder for the report: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	path := filepath.Join(dir, "report.json")
+	if err := r.writeJSON(path); err != nil {
+		return err
+	}
+	if err := runModule(ctx, "plot", []string{path, folder}, out, out); err != nil {
+		return fmt.Errorf("draw the charts: %w", err)
+	}
+	return nil
+}

@@ -17,6 +17,7 @@ type latencyCmd struct {
 	Producers int           `default:"4" help:"Connections that insert."`
 	Wake      []string      `default:"notify" enum:"notify,wal,poll" help:"Ways to wake that are measured side by side, at --rate; notify always is."`
 	BusyRate  float64       `default:"3000" help:"Tasks per second of the slices under load, which insert on 16 connections. 0: no such slices."`
+	Sweep     bool          `help:"Measure the product alone at rates from 10/s until the machine is saturated."`
 	Slices    int           `placeholder:"N" help:"Slices of each of what is compared, alternating. Default 5, with --long 10."`
 	Slice     time.Duration `placeholder:"TIME" help:"Length of a slice. Default 1.2s, with --long 10s."`
 }
@@ -39,6 +40,9 @@ const (
 func (c *latencyCmd) Run(ctx context.Context, b *bench) (err error) {
 	if c.Rate <= 0 || c.BusyRate < 0 || c.Producers < 1 || c.Slices < 0 || c.Slice < 0 {
 		return errors.New("--rate, --producers, --slices and --slice must be positive, --busy-rate must not be negative")
+	}
+	if c.Sweep {
+		return c.sweep(ctx, b)
 	}
 	slices := cmp.Or(c.Slices, b.counted(5, 10))
 	length := cmp.Or(c.Slice, time.Duration(b.counted(1200, 10_000))*time.Millisecond)

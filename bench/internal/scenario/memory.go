@@ -12,6 +12,7 @@ import (
 // memoryCmd is "bench memory".
 type memoryCmd struct {
 	Tasks int `placeholder:"N" help:"Tasks of 1 MB. Default 1000, with --long 10000."`
+	Small int `placeholder:"N" help:"Tasks of 200 bytes, drained before. Default 50000, with --long 500000."`
 }
 
 const (
@@ -27,8 +28,8 @@ const (
 // Run measures and reports.
 func (c *memoryCmd) Run(ctx context.Context, b *bench) (err error) {
 	n := cmp.Or(c.Tasks, b.counted(1000, 10_000))
-	if n < 1 {
-		return fmt.Errorf("--tasks must be positive, got %d", n)
+	if n < 1 || c.Small < 0 {
+		return fmt.Errorf("--tasks and --small must be positive, got %d and %d", n, c.Small)
 	}
 	b.Process = true
 	r, err := b.start(ctx, nil)
@@ -36,6 +37,15 @@ func (c *memoryCmd) Run(ctx context.Context, b *bench) (err error) {
 		return err
 	}
 	defer deferClose(ctx, &err, r)
+	b.say("an idle daemon")
+	if err := c.small(ctx, b, r, 0, "idle_rss_mb", "peak resident memory of an idle daemon"); err != nil {
+		return err
+	}
+	few := cmp.Or(c.Small, b.counted(50_000, 500_000))
+	b.say("draining %d small tasks", few)
+	if err := c.small(ctx, b, r, few, "drain_small_peak_rss_mb", fmt.Sprintf("the same, %d tasks of %d bytes drained", few, smallBytes)); err != nil {
+		return err
+	}
 	l, err := r.newLane(ctx)
 	if err != nil {
 		return err
@@ -50,6 +60,37 @@ func (c *memoryCmd) Run(ctx context.Context, b *bench) (err error) {
 	}
 	b.say("draining them")
 	return c.drain(ctx, b, l, n)
+}
+
+// small notes the peak of the memory of a daemon that drains n small tasks, and one more
+// that shows that it runs.
+func (c *memoryCmd) small(ctx context.Context, b *bench, r *rig, n int, key, title string) (err error) {
+	l, err := r.newLane(ctx)
+	if err != nil {
+		return err
+	}
+	defer deferClose(ctx, &err, l)
+	if err := l.fill(ctx, n); err != nil {
+		return err
+	}
+	p, err := b.runDaemon(ctx, l)
+	if err != nil {
+		return err
+	}
+	defer deferClose(ctx, &err, p)
+	if err := l.add(ctx); err != nil {
+		return err
+	}
+	if err := l.drained(ctx, p, n+1, patience(n, smallBytes), nil); err != nil {
+		return err
+	}
+	used, err := usageOf(p.pid)
+	if err != nil {
+		return err
+	}
+	b.report.row(title, "MB", series{inMB(used.peak)})
+	b.report.key(key, inMB(used.peak))
+	return nil
 }
 
 func (c *memoryCmd) drain(ctx context.Context, b *bench, l *lane, n int) (err error) {

@@ -24,6 +24,7 @@ type cli struct {
 	rigFlags
 	Long bool   `help:"Measure longer or more, for figures to publish."`
 	JSON string `name:"json" placeholder:"FILE" help:"Write the whole report as JSON, too."`
+	Plot string `placeholder:"DIR" help:"Draw the charts of the report as SVG into a folder. Builds a program for it."`
 
 	Latency latencyCmd `cmd:"" help:"Time from COMMIT to delivery at a steady rate, beside the floor."`
 	Drain   drainCmd   `cmd:"" help:"Speed of sending a backlog, beside the ceilings of database and broker."`
@@ -84,6 +85,12 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer, peers ...
 	}
 	if c.JSON != "" {
 		if err := b.report.writeJSON(c.JSON); err != nil {
+			fmt.Fprintf(stderr, "bench: %v\n", err)
+			return exitFailure
+		}
+	}
+	if c.Plot != "" {
+		if err := b.report.plot(ctx, c.Plot, stderr); err != nil {
 			fmt.Fprintf(stderr, "bench: %v\n", err)
 			return exitFailure
 		}

@@ -1,6 +1,7 @@
 package scenario
 
 import (
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -64,9 +65,52 @@ func TestCommits(t *testing.T) {
 	}
 }
 
+func TestSweep(t *testing.T) {
+	charts := t.TempDir()
+	positive(t, runBench(t, "latency", "--sweep", "--slices", "1", "--slice", "100ms", "--plot", charts), "p50_ms_10", "p99_ms_200", "saturation_per_s")
+	for _, name := range []string{"latency-sweep.svg", "latency-cdf.svg"} {
+		if info, err := os.Stat(filepath.Join(charts, name)); err != nil || info.Size() == 0 {
+			t.Errorf("--plot has not drawn %s: %v", name, err)
+		}
+	}
+}
+
+func TestScale(t *testing.T) {
+	positive(t, runBench(t, "scale", "--dispatchers", "1,3", "--tasks", "2000", "--rate", "100", "--slice", "300ms", "--rounds", "1"),
+		"drain_per_s_1", "drain_per_s_3", "p50_ms_1", "p99_ms_3", "empty_claims_per_task_3")
+}
+
+func TestOutage(t *testing.T) {
+	pairs := runBench(t, "outage", "--away", "1s", "--rate", "100")
+	positive(t, pairs, "catch_up_s", "waiting", "commit_p50_ms_before", "commit_p50_ms_during", "commit_p99_ms_after")
+	if pairs["attempts_max"] != "1" {
+		t.Errorf("attempts_max=%s: an outage of the broker must not take attempts of the tasks", pairs["attempts_max"])
+	}
+}
+
+func TestSoak(t *testing.T) {
+	positive(t, runBench(t, "soak", "--duration", "2s", "--rate", "100"), "table_growth", "index_growth", "latency_growth", "table_mb", "p50_ms")
+}
+
+func TestBacklog(t *testing.T) {
+	positive(t, runBench(t, "backlog", "--rows", "1000", "--rate", "50", "--slice", "300ms", "--rounds", "1"),
+		"backlog_ratio", "claim_p50_ms_fresh", "backlog_ratio_dead_entries", "backlog_ratio_many_dead_entries", "backlog_ratio_sent", "backlog_ratio_scheduled", "backlog_ratio_dead_letters")
+}
+
+// TestCompareElsewhere leaves the comparison to the program that has the peers, with
+// its arguments and exit code.
+func TestCompareElsewhere(t *testing.T) {
+	t.Parallel()
+	var stdout, stderr strings.Builder
+	code := Run(t.Context(), []string{"compare", "--peer", "rivver"}, &stdout, &stderr)
+	if code != exitFailure || !strings.Contains(stderr.String(), "river-tuned") {
+		t.Errorf("exit code %d and %q, want a failure that names the peers that there are", code, &stderr)
+	}
+}
+
 func TestDaemonScenarios(t *testing.T) {
 	positive(t, runBench(t, "drain", "--process", "--tasks", "2000", "--rounds", "1"), "drain_per_s", "drain_vs_ceiling")
-	positive(t, runBench(t, "memory", "--tasks", "3"), "drain_1mb_peak_rss_mb")
+	positive(t, runBench(t, "memory", "--tasks", "3", "--small", "100"), "idle_rss_mb", "drain_small_peak_rss_mb", "drain_1mb_peak_rss_mb")
 	pairs := runBench(t, "idle", "--duration", "1s")
 	for _, key := range []string{"idle_queries_per_min", "idle_cpu_percent"} {
 		if _, err := strconv.ParseFloat(pairs[key], 64); err != nil {
@@ -89,6 +133,12 @@ func TestWrongUseIsRefused(t *testing.T) {
 		"idle elsewhere":    {[]string{"idle", "--dsn", "postgres:///x"}, exitFailure, "leave out --dsn"},
 		"unreadable dsn":    {[]string{"latency", "--dsn", "postgres://:x:y"}, exitFailure, "--dsn"},
 		"no writers":        {[]string{"commits", "--writers", "0"}, exitFailure, "--writers"},
+		"no dispatchers":    {[]string{"scale", "--dispatchers", "0"}, exitFailure, "--dispatchers"},
+		"claims elsewhere":  {[]string{"backlog", "--process"}, exitFailure, "leave out --process"},
+		"no rows":           {[]string{"backlog", "--rows", "1"}, exitFailure, "--rows"},
+		"broker elsewhere":  {[]string{"outage", "--nats", "nats://localhost"}, exitFailure, "leave out --nats"},
+		"short outage":      {[]string{"outage", "--away", "1ms"}, exitFailure, "--away"},
+		"short soak":        {[]string{"soak", "--duration", "1ms"}, exitFailure, "--duration"},
 		"negative duration": {[]string{"idle", "--duration=-1s"}, exitFailure, "--duration"},
 	} {
 		t.Run(name, func(t *testing.T) {
