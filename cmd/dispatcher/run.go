@@ -94,7 +94,7 @@ func (c *runCmd) Run(ctx context.Context, a *app, k *kong.Kong) error {
 	if d.pool, err = pgxpool.NewWithConfig(ctx, poolConfig); err != nil {
 		return fmt.Errorf("make the connection pool: %w", err)
 	}
-	defer d.pool.Close()
+	defer closePool(d.pool)
 	options = append(options, dispatcher.NATSOptions()...)
 	if d.nc, err = nats.Connect(servers, append(options, natsLog(logger)...)...); err != nil {
 		return usageError{fmt.Errorf("NATS settings: %w", err)}
@@ -110,6 +110,24 @@ func (c *runCmd) Run(ctx context.Context, a *app, k *kong.Kong) error {
 		MaxAttempts: c.MaxAttempts, RetryMin: c.RetryMin, RetryMax: c.RetryMax,
 		Logger: logger,
 	})
+}
+
+// poolGrace is how long the end waits for the connections to take leave of the server.
+const poolGrace = time.Second
+
+// closePool closes the pool. Where the server does not answer, pgx waits up to 15 s for a
+// connection whose statement was given up, while whoever stops the daemon waits to kill
+// it; the end of the process closes the connections all the same.
+func closePool(pool *pgxpool.Pool) {
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		pool.Close()
+	}()
+	select {
+	case <-closed:
+	case <-time.After(poolGrace):
+	}
 }
 
 // fieldFlags are the settings whose limits only the dispatcher knows.

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -10,8 +11,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/outbox-dispatcher/outbox/internal/faultproxy"
 	"github.com/outbox-dispatcher/outbox/internal/natstest"
 	"github.com/outbox-dispatcher/outbox/internal/pgserver"
 	"github.com/outbox-dispatcher/outbox/internal/pgtest"
@@ -242,4 +245,39 @@ func TestDatabaseAppearsLater(t *testing.T) {
 	insert(t, dsn, "email")
 	awaitMessage(t, s, "outbox.email")
 	p.stop(t)
+}
+
+// A daemon that has stopped ends, also when the database has gone silent: pgx alone would
+// wait 15 s for a connection whose statement was given up.
+func TestSilentDatabaseDoesNotHoldUpTheEnd(t *testing.T) {
+	t.Parallel()
+	cfg, err := pgxpool.ParseConfig(pgtest.NewDB(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy, err := faultproxy.New(fmt.Sprintf("%s/.s.PGSQL.%d", cfg.ConnConfig.Host, cfg.ConnConfig.Port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(proxy.Close)
+	cfg.ConnConfig.Host, cfg.ConnConfig.Port = "127.0.0.1", uint16(proxy.Port()) // #nosec G115 -- a port
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := pool.Ping(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	proxy.Stall()
+	asking, cancel := context.WithCancel(t.Context())
+	go cancel()
+	if err := pool.Ping(asking); err == nil {
+		t.Fatal("the database is not silent")
+	}
+	begun := time.Now()
+	closePool(pool)
+	if took := time.Since(begun); took > 10*poolGrace {
+		t.Errorf("closing the pool took %v", took)
+	}
+	proxy.Cut()
 }

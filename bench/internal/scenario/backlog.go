@@ -6,12 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-
-	"github.com/outbox-dispatcher/outbox/dispatcher"
 )
 
 // backlogCmd is "bench backlog".
@@ -58,28 +55,9 @@ type filled struct {
 	rows     int
 	feed     *feed
 	snapshot *pgx.Conn
-	claims   *claimTimes
+	steps    *stepTimes
 	claim    series // ms, a median per slice
 	longest  series // ms, of each slice
-}
-
-// claimTimes times the claims that found something, and the longest of all: the sweep's,
-// which look at the whole table.
-type claimTimes struct {
-	dispatcher.NopObserver
-	mu      sync.Mutex
-	took    durations
-	longest time.Duration
-}
-
-// Claimed implements [dispatcher.Observer].
-func (c *claimTimes) Claimed(tasks int, took time.Duration) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.longest = max(c.longest, took)
-	if tasks > 0 {
-		c.took.add(took)
-	}
 }
 
 // Run measures and reports.
@@ -124,7 +102,7 @@ func (c *backlogCmd) Run(ctx context.Context, b *bench) (err error) {
 
 // open makes a table and brings it into a state.
 func (c *backlogCmd) open(ctx context.Context, b *bench, r *rig, s state) (_ *filled, err error) {
-	f := &filled{state: s, claims: &claimTimes{}}
+	f := &filled{state: s, steps: newStepTimes()}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, f.close(ctx))
@@ -134,7 +112,7 @@ func (c *backlogCmd) open(ctx context.Context, b *bench, r *rig, s state) (_ *fi
 	if err != nil {
 		return nil, err
 	}
-	start := func(ctx context.Context) (*product, error) { return runEmbedded(ctx, l, f.claims) }
+	start := func(ctx context.Context) (*product, error) { return runEmbedded(ctx, l, f.steps) }
 	if f.feed, err = newFeed(ctx, l, pace{c.Rate, compareProducers}, c.Slice, start); err != nil {
 		return nil, err
 	}
@@ -180,15 +158,12 @@ func (f *filled) fill(ctx context.Context) error {
 }
 
 func (f *filled) slice(ctx context.Context) error {
-	f.claims.mu.Lock()
-	f.claims.took, f.claims.longest = newDurations(), 0
-	f.claims.mu.Unlock()
 	if err := f.feed.slice(ctx); err != nil {
 		return err
 	}
-	// The dispatcher has ended.
-	f.claim = append(f.claim, f.claims.took.ms(50))
-	f.longest = append(f.longest, inMS(f.claims.longest))
+	took := f.steps.next()
+	f.claim = append(f.claim, took.claim.ms(50))
+	f.longest = append(f.longest, inMS(took.longest))
 	stored, err := f.feed.lane.stored(ctx)
 	if err == nil && stored != f.feed.sent {
 		err = fmt.Errorf("the stream has stored %d messages of %d tasks: the figures are worthless", stored, f.feed.sent)

@@ -39,13 +39,14 @@ type feed struct {
 }
 
 // openFeed makes a lane of a variant, which the product serves, with what feeds and
-// watches it. The caller must close the feed.
-func (b *bench) openFeed(ctx context.Context, r *rig, v variant, p pace, length time.Duration) (*feed, error) {
+// watches it. An observer sees only a dispatcher within this process. The caller must
+// close the feed.
+func (b *bench) openFeed(ctx context.Context, r *rig, v variant, p pace, length time.Duration, o dispatcher.Observer) (*feed, error) {
 	l, err := r.newLaneOf(ctx, v)
 	if err != nil {
 		return nil, err
 	}
-	return newFeed(ctx, l, p, length, func(ctx context.Context) (*product, error) { return b.runProduct(ctx, l, nil) })
+	return newFeed(ctx, l, p, length, func(ctx context.Context) (*product, error) { return b.runProduct(ctx, l, o) })
 }
 
 // newFeed connects what feeds and watches the lane, which is closed with the feed.

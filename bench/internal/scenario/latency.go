@@ -51,7 +51,7 @@ func (c *latencyCmd) Run(ctx context.Context, b *bench) (err error) {
 		return err
 	}
 	defer deferClose(ctx, &err, r)
-	m := &latencyRun{cmd: c, length: length}
+	m := &latencyRun{cmd: c, length: length, steps: newStepTimes()}
 	if err := m.open(ctx, b, r); err != nil {
 		return errors.Join(err, m.close(ctx))
 	}
@@ -87,17 +87,18 @@ type latencyRun struct {
 	// notifies, busy the former under load, and relay the floor under the same
 	// load, both nil if that is left out.
 	product, classic, busy, relay *feed
-	others                        []*feed // other ways to wake
+	others                        []*feed    // other ways to wake
+	steps                         *stepTimes // of product
 	floor                         *lane
 	floors                        []*floorTimes
 }
 
 func (m *latencyRun) open(ctx context.Context, b *bench, r *rig) (err error) {
 	quiet := pace{m.cmd.Rate, m.cmd.Producers}
-	if m.product, err = b.openFeed(ctx, r, masked, quiet, m.length); err != nil {
+	if m.product, err = b.openFeed(ctx, r, masked, quiet, m.length, m.steps); err != nil {
 		return err
 	}
-	if m.classic, err = b.openFeed(ctx, r, classic, quiet, m.length); err != nil {
+	if m.classic, err = b.openFeed(ctx, r, classic, quiet, m.length, nil); err != nil {
 		return err
 	}
 	for _, v := range []variant{wal, none} {
@@ -109,14 +110,14 @@ func (m *latencyRun) open(ctx context.Context, b *bench, r *rig) (err error) {
 				return err
 			}
 		}
-		f, err := b.openFeed(ctx, r, v, quiet, m.length)
+		f, err := b.openFeed(ctx, r, v, quiet, m.length, nil)
 		if err != nil {
 			return err
 		}
 		m.others = append(m.others, f)
 	}
 	if loaded := (pace{m.cmd.BusyRate, busyProducers}); m.cmd.BusyRate > 0 {
-		if m.busy, err = b.openFeed(ctx, r, masked, loaded, m.length); err != nil {
+		if m.busy, err = b.openFeed(ctx, r, masked, loaded, m.length, nil); err != nil {
 			return err
 		}
 		l, err := newFloorLane(ctx, r)

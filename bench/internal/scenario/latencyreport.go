@@ -16,6 +16,10 @@ func (m *latencyRun) reportFloor(rep *report) {
 	p50 := m.product.percentiles(50, delivery)
 	rep.row("product, commit to delivery, p50", "ms", p50)
 	rep.row("product, commit to delivery, p99", "ms", m.product.percentiles(99, delivery))
+	if took := m.steps.next(); took.claim.count() > 0 {
+		rep.row("  a claim that finds tasks, p50", "ms", series{took.claim.ms(50)})
+		rep.row("  publishing them, p50", "ms", series{took.publish.ms(50)})
+	}
 	floorP50 := row("floor, notify + claim + publish, p50", 50, sum)
 	row("floor, notify + claim + publish, p99", 99, sum)
 	row("  notify one way, p50", 50, func(t *floorTimes) durations { return t.notify })

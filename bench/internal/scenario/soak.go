@@ -50,7 +50,7 @@ func (c *soakCmd) Run(ctx context.Context, b *bench) (err error) {
 		return err
 	}
 	defer deferClose(ctx, &err, r)
-	f, err := b.openFeed(ctx, r, masked, pace{c.Rate, compareProducers}, c.Duration/windows)
+	f, err := b.openFeed(ctx, r, masked, pace{c.Rate, compareProducers}, c.Duration/windows, nil)
 	if err != nil {
 		return err
 	}

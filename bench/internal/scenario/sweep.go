@@ -79,7 +79,7 @@ func sweepRate(i int) float64 {
 
 // measure is one slice, on an outbox of its own.
 func (s *swept) measure(ctx context.Context, b *bench, r *rig, length time.Duration) (err error) {
-	f, err := b.openFeed(ctx, r, masked, pace{s.rate, busyProducers}, length)
+	f, err := b.openFeed(ctx, r, masked, pace{s.rate, busyProducers}, length, nil)
 	if err != nil {
 		return err
 	}
