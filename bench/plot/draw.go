@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	width, height = 8 * vg.Inch, 4.5 * vg.Inch
+	width, height = 9 * vg.Inch, 4.5 * vg.Inch
 	// colours are as many as a palette has that can be told apart, for the lines and bars
 	// of a chart; more repeat.
 	colours = 9
@@ -37,6 +37,7 @@ func (c chart) draw(path string, rep *report) error {
 	p.Y.Label.Text = c.Y
 	p.Legend.Top, p.Legend.Left = true, true
 	p.Add(plotter.NewGrid())
+	p.X.Tick.Marker, p.Y.Tick.Marker = linear{}, linear{}
 	if c.LogX {
 		p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, decades{}
 	}
@@ -53,6 +54,9 @@ func (c chart) draw(path string, rep *report) error {
 			return fmt.Errorf("line %q: %w", l.Name, err)
 		}
 		drawn.Color, drawn.Width = set.Colors()[i%colours], vg.Points(2) //nolint:mnd // of the line
+		if i >= colours {
+			drawn.Dashes = []vg.Length{vg.Points(6), vg.Points(3)} //nolint:mnd // of the dashes
+		}
 		p.Add(drawn)
 		p.Legend.Add(l.Name, drawn)
 	}
@@ -74,6 +78,20 @@ func (l line) plotter(c chart) (*plotter.Line, error) {
 		points[i] = plotter.XY{X: at[0], Y: at[1]}
 	}
 	return plotter.NewLine(points)
+}
+
+// linear are gonum's ticks, with labels as short as can be.
+type linear struct{}
+
+// Ticks implements [plot.Ticker].
+func (linear) Ticks(least, most float64) []plot.Tick {
+	ticks := plot.DefaultTicks{}.Ticks(least, most)
+	for i := range ticks {
+		if ticks[i].Label != "" {
+			ticks[i].Label = label(ticks[i].Value)
+		}
+	}
+	return ticks
 }
 
 // decades are the ticks of a logarithmic axis: 1, 2 and 5 of each decade.
