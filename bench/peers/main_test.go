@@ -36,7 +36,7 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// positive checks that a key of the last line is there. How large it is is for a
+// positive checks that a key of the last line is there. Its size matters only on a
 // machine that does nothing else.
 func positive(t *testing.T, out, key string) {
 	t.Helper()

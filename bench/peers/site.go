@@ -46,7 +46,7 @@ func open(ctx context.Context, at scenario.Site, conns int32) (*site, error) {
 }
 
 // Close implements [scenario.Contender].
-func (s *site) Close(context.Context) error {
+func (s *site) Close(context.Context) error { //nolint:unparam // the interface has it
 	s.close()
 	return nil
 }

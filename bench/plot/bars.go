@@ -41,7 +41,7 @@ func (c chart) addBars(p *plot.Plot, colour func(int) color.Color) error {
 			if err != nil {
 				return fmt.Errorf("bars %q: %w", b.Name, err)
 			}
-			drawn.Color, drawn.LineStyle.Width = colour(i), 0
+			drawn.Color, drawn.Width = colour(i), 0
 			p.Add(drawn)
 			legend = drawn
 			labels.XYs = append(labels.XYs, plotter.XY{X: left, Y: v})

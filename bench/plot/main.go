@@ -58,25 +58,26 @@ func main() {
 // run draws the charts of the report args[0] into the folder args[1], and prints the
 // files' names.
 func run(args []string, stdout io.Writer) error {
-	const report, folder = 0, 1
-	if len(args) != folder+1 {
+	const wanted = 2
+	if len(args) != wanted {
 		return errors.New("usage: plot REPORT.json FOLDER")
 	}
-	rep, err := read(args[report])
+	source, folder := args[0], args[1]
+	rep, err := read(source)
 	if err != nil {
 		return err
 	}
 	if len(rep.Charts) == 0 {
-		return fmt.Errorf("%s has no charts: scenario %q draws none", args[report], rep.Scenario)
+		return fmt.Errorf("%s has no charts: scenario %q draws none", source, rep.Scenario)
 	}
-	if err := os.MkdirAll(args[folder], 0o755); err != nil { // #nosec G301 -- pictures are for everybody
+	if err := os.MkdirAll(folder, 0o755); err != nil { // #nosec G301 -- pictures are for everybody
 		return fmt.Errorf("make the folder for the charts: %w", err)
 	}
 	for _, c := range rep.Charts {
 		if c.Name == "" || filepath.Base(c.Name) != c.Name {
-			return fmt.Errorf("%s has a chart called %q, which is no name of a file", args[0], c.Name)
+			return fmt.Errorf("%s has a chart called %q, which is no name of a file", source, c.Name)
 		}
-		path := filepath.Join(args[folder], c.Name+".svg")
+		path := filepath.Join(folder, c.Name+".svg")
 		if err := c.draw(path, rep); err != nil {
 			return fmt.Errorf("draw %s: %w", path, err)
 		}

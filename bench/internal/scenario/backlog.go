@@ -77,6 +77,11 @@ func (c *backlogCmd) Run(ctx context.Context, b *bench) (err error) {
 	}
 	defer deferClose(ctx, &err, r)
 	var tables []*filled
+	defer func() {
+		for _, f := range tables {
+			deferClose(ctx, &err, f)
+		}
+	}()
 	for _, s := range states {
 		if s.sql != "" && !slices.Contains(c.State, s.name) {
 			continue
@@ -85,7 +90,6 @@ func (c *backlogCmd) Run(ctx context.Context, b *bench) (err error) {
 		if err != nil {
 			return fmt.Errorf("%s: %w", s.name, err)
 		}
-		defer deferClose(ctx, &err, f)
 		tables = append(tables, f)
 	}
 	for round := range c.Rounds {

@@ -89,21 +89,16 @@ type keeper struct {
 func (k *keeper) Run(ctx context.Context) error {
 	const portion = 10_000
 	sql := k.lane.named(`delete from {outbox} where id in (select id from {outbox} where sent_at < now() - $1::interval limit ` + strconv.Itoa(portion) + `)`)
-	for {
-		if sleep(ctx, deleteEvery) != nil {
-			return nil
-		}
+	for sleep(ctx, deleteEvery) == nil {
 		for left := int64(portion); left == portion; {
 			tag, err := k.lane.rig.pool.Exec(ctx, sql, k.keep)
-			if ctx.Err() != nil {
-				return nil
-			}
-			if err != nil {
+			if err != nil && ctx.Err() == nil {
 				return fmt.Errorf("delete sent tasks: %w", err)
 			}
 			left = tag.RowsAffected()
 		}
 	}
+	return nil
 }
 
 // window measures the latency of some tasks, and what the table takes after them.
