@@ -26,7 +26,7 @@ const (
 	// The design's targets: for the median latency over the floor's, over that of
 	// a dispatcher that each insert notifies, and in ms under load; and for the time
 	// in ms after which notifications are no longer masked.
-	wantRatio     = 1.5
+	wantRatio     = 1.25
 	wantAsClassic = 1.1
 	wantBusyP50   = 1.5
 	wantUnmask    = 50
