@@ -41,6 +41,11 @@ func uses(d *running, source WakeMode, healthy bool, detail string) func() error
 // wakesBy inserts a task and sees that a source wakes for it.
 func (r *rig) wakesBy(source WakeMode) {
 	r.t.Helper()
+	if source == WakeNotify {
+		r.awaitTriggerWake()
+		r.awaitSettled()
+		return
+	}
 	before := see(r.observer, func(w *watcher) int { return w.wakes[string(source)] })
 	r.insert("by."+string(source), `{}`)
 	eventually(r.t, "woken by "+string(source), r.woken(string(source), before+1))
