@@ -10,7 +10,6 @@ import (
 	"syscall"
 	"time"
 
-
 	"github.com/outbox-dispatcher/outbox/internal/faultproxy"
 )
 

@@ -55,6 +55,9 @@ type Evidence struct {
 	Sum func(n int64) uint64
 	// Window is the stream's duplicate window.
 	Window time.Duration
+	// Doomed, if set, tells which tasks the broker refuses for ever: they must
+	// end as dead letters.
+	Doomed func(n int64) bool
 	// Refusals: the broker refused tasks now and then, so attempts were spent.
 	Refusals bool
 	// Bound is how long a task may take from commit to stream; 0: any time.
@@ -105,6 +108,8 @@ func (e *Evidence) vanishable(t *Transaction) bool {
 		return c.After(t.Begun) && c.Before(t.Ended.Add(flushed))
 	})
 }
+
+func (e *Evidence) doomed(n int64) bool { return e.Doomed != nil && e.Doomed(n) }
 
 // Check compares what was committed with what the stream and the table hold.
 func Check(e Evidence) Verdict {
@@ -215,7 +220,7 @@ func (e *Evidence) checkRows(v *Verdict, owner, row []int32) {
 		if !r.Sent && !r.Dead {
 			v.add(Leftover, r.N, "row %d is neither sent nor dead after %d attempts", r.ID, r.Attempts)
 		}
-		if r.Dead {
+		if r.Dead && !e.doomed(r.N) {
 			v.add(DeadLetter, r.N, "row %d is a dead letter after %d attempts", r.ID, r.Attempts)
 		}
 		if r.Sent && (r.Attempts < 1 || r.Attempts > 1 && !e.Refusals) {

@@ -125,6 +125,15 @@ func TestCheckFindsDamage(t *testing.T) {
 		}},
 		{"unsent row", Leftover, func(t *rapid.T, e *Evidence) { anyRow(t, e).Sent = false }},
 		{"dead row", DeadLetter, func(t *rapid.T, e *Evidence) { anyRow(t, e).Dead = true }},
+		{"doomed row", Leftover, func(t *rapid.T, e *Evidence) {
+			n := anyRow(t, e).N
+			e.Doomed = func(m int64) bool { return m == n }
+			for i := range e.Rows {
+				if r := &e.Rows[i]; r.N == n {
+					r.Sent = false
+				}
+			}
+		}},
 		{"second attempt", SpentAttempt, func(t *rapid.T, e *Evidence) { anyRow(t, e).Attempts = 2 }},
 		{"part of a transaction", Torn, func(t *rapid.T, e *Evidence) {
 			r := *anyRow(t, e)
