@@ -1,6 +1,6 @@
 # Targets with a comment are listed by "make help".
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-matrix race check fmt bench clean
+.PHONY: help setup build demo test test-matrix faults race check fmt bench clean
 
 # The race detector needs a C compiler; scripts/setup.sh says so if there is none.
 RACE = $(if $(shell command -v $(firstword $(shell go env CC))),-race)
@@ -33,6 +33,12 @@ test: setup ## run all tests
 test-matrix: setup ## run the tests of PKG on PG_VERSIONS (PKG=./... PG_VERSIONS="14 15 16 17 18")
 	@scripts/setup.sh matrix
 	@scripts/matrix.sh "$(PG_VERSIONS)" $(RACE) -count=1 -timeout 20m $(or $(PKG),./...)
+
+# FAULTS may add what "go test ./faults -args -help" lists, such as -trace.
+DURATION ?= 10m
+SEED ?= $(shell date +%s)
+faults: setup ## random faults for DURATION, from SEED (DURATION=10m SEED=the time)
+	go test -count=1 -timeout 0 -v -run 'TestSoak$$' ./faults -args -duration=$(DURATION) -seed=$(SEED) $(FAULTS)
 
 race: setup ## run the tests of PKG ten times, in random order (PKG=./...)
 	go test -race -count 10 -shuffle on -timeout 60m $(or $(PKG),./...)

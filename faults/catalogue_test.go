@@ -15,20 +15,20 @@ import (
 
 // serverFaults happen to PostgreSQL and NATS. They run on the test's goroutine.
 var serverFaults = []fault{
-	{"postgres stop", 3, anyMode, func(ctx context.Context, w *world, _ *rand.Rand, hold time.Duration) bool {
+	{name: "postgres stop", weight: 3, run: func(ctx context.Context, w *world, _ *rand.Rand, hold time.Duration) bool {
 		w.check(w.pg.Stop())
 		wait(ctx, hold)
 		w.check(w.pg.Start(w.t.Context()))
 		return true
 	}},
-	{"postgres immediate stop", 4, anyMode, func(ctx context.Context, w *world, _ *rand.Rand, hold time.Duration) bool {
+	{name: "postgres immediate stop", weight: 4, run: func(ctx context.Context, w *world, _ *rand.Rand, hold time.Duration) bool {
 		w.check(w.pg.Kill())
 		w.history.Crashed(time.Now())
 		wait(ctx, hold)
 		w.check(w.pg.Start(w.t.Context()))
 		return true
 	}},
-	{"postgres backend kill -9", 3, anyMode, func(ctx context.Context, w *world, r *rand.Rand, _ time.Duration) bool {
+	{name: "postgres backend kill -9", weight: 3, run: func(ctx context.Context, w *world, r *rand.Rand, _ time.Duration) bool {
 		pids := w.backends(ctx, `select pid from pg_stat_activity where backend_type in ('client backend', 'walsender')`)
 		if len(pids) == 0 {
 			return false
@@ -38,7 +38,7 @@ var serverFaults = []fault{
 		w.history.Crashed(time.Now())
 		return ok
 	}},
-	{"postgres freeze", 3, anyMode, func(ctx context.Context, w *world, _ *rand.Rand, hold time.Duration) bool {
+	{name: "postgres freeze", weight: 3, run: func(ctx context.Context, w *world, _ *rand.Rand, hold time.Duration) bool {
 		pids := family(w.pg.PID())
 		for _, pid := range pids {
 			_ = syscall.Kill(pid, syscall.SIGSTOP)
@@ -49,25 +49,25 @@ var serverFaults = []fault{
 		}
 		return len(pids) > 1
 	}},
-	{"nats kill -9", 5, anyMode, func(ctx context.Context, w *world, _ *rand.Rand, hold time.Duration) bool {
+	{name: "nats kill -9", weight: 5, run: func(ctx context.Context, w *world, _ *rand.Rand, hold time.Duration) bool {
 		w.broker.Kill(w.t)
 		wait(ctx, hold)
 		w.broker.Restart(w.t)
 		return true
 	}},
-	{"nats stop", 3, anyMode, func(ctx context.Context, w *world, _ *rand.Rand, hold time.Duration) bool {
+	{name: "nats stop", weight: 3, run: func(ctx context.Context, w *world, _ *rand.Rand, hold time.Duration) bool {
 		w.broker.Stop(w.t)
 		wait(ctx, hold)
 		w.broker.Restart(w.t)
 		return true
 	}},
-	{"nats freeze", 4, anyMode, func(ctx context.Context, w *world, _ *rand.Rand, hold time.Duration) bool {
+	{name: "nats freeze", weight: 4, run: func(ctx context.Context, w *world, _ *rand.Rand, hold time.Duration) bool {
 		w.broker.Freeze(w.t)
 		wait(ctx, hold)
 		w.broker.Thaw(w.t)
 		return true
 	}},
-	{"both immediate stop", 2, anyMode, func(ctx context.Context, w *world, _ *rand.Rand, hold time.Duration) bool {
+	{name: "both immediate stop", weight: 2, run: func(ctx context.Context, w *world, _ *rand.Rand, hold time.Duration) bool {
 		w.broker.Kill(w.t)
 		w.check(w.pg.Kill())
 		w.history.Crashed(time.Now())
@@ -76,7 +76,7 @@ var serverFaults = []fault{
 		w.broker.Restart(w.t)
 		return true
 	}},
-	{"stream full", 6, refusing, func(ctx context.Context, w *world, _ *rand.Rand, hold time.Duration) bool {
+	{name: "stream full", weight: 6, mode: refusing, run: func(ctx context.Context, w *world, _ *rand.Rand, hold time.Duration) bool {
 		if !w.limitStream(ctx, true) {
 			return false
 		}
@@ -131,20 +131,20 @@ func family(pid int) []int {
 
 // linkFaults happen to dispatchers and to the network.
 var linkFaults = []fault{
-	{"dispatcher kill -9", 6, anyMode, func(_ context.Context, w *world, r *rand.Rand, _ time.Duration) bool {
+	{name: "dispatcher kill -9", weight: 6, run: func(_ context.Context, w *world, r *rand.Rand, _ time.Duration) bool {
 		n := w.node(r)
 		n.send(syscall.SIGKILL)
 		<-n.d.done
 		n.start()
 		return true
 	}},
-	{"dispatcher SIGTERM", 4, anyMode, func(_ context.Context, w *world, r *rand.Rand, _ time.Duration) bool {
+	{name: "dispatcher SIGTERM", weight: 4, run: func(_ context.Context, w *world, r *rand.Rand, _ time.Duration) bool {
 		n := w.node(r)
 		n.terminate()
 		n.start()
 		return true
 	}},
-	{"dispatcher freeze", 6, anyMode, func(ctx context.Context, w *world, r *rand.Rand, hold time.Duration) bool {
+	{name: "dispatcher freeze", weight: 6, run: func(ctx context.Context, w *world, r *rand.Rand, hold time.Duration) bool {
 		n := w.node(r)
 		n.send(syscall.SIGSTOP)
 		// Often long enough for the server to give its rows to others.
@@ -152,28 +152,28 @@ var linkFaults = []fault{
 		n.send(syscall.SIGCONT)
 		return true
 	}},
-	{"link stall", 6, anyMode, onLink(func(ctx context.Context, p *faultproxy.Proxy, _ *rand.Rand, hold time.Duration) {
+	{name: "link stall", weight: 6, run: onLink(func(ctx context.Context, p *faultproxy.Proxy, _ *rand.Rand, hold time.Duration) {
 		p.Stall()
 		wait(ctx, hold)
 		p.Resume()
 	})},
-	{"link stall one direction", 8, anyMode, onLink(func(ctx context.Context, p *faultproxy.Proxy, r *rand.Rand, hold time.Duration) {
+	{name: "link stall one direction", weight: 8, run: onLink(func(ctx context.Context, p *faultproxy.Proxy, r *rand.Rand, hold time.Duration) {
 		p.Stall(direction(r))
 		wait(ctx, hold)
 		p.Resume()
 	})},
-	{"link half-open then cut", 6, anyMode, onLink(func(ctx context.Context, p *faultproxy.Proxy, _ *rand.Rand, hold time.Duration) {
+	{name: "link half-open then cut", weight: 6, run: onLink(func(ctx context.Context, p *faultproxy.Proxy, _ *rand.Rand, hold time.Duration) {
 		p.Stall()
 		wait(ctx, hold)
 		p.Cut()
 		p.Resume()
 	})},
-	{"link cut", 6, anyMode, onLink(func(_ context.Context, p *faultproxy.Proxy, _ *rand.Rand, _ time.Duration) { p.Cut() })},
-	{"link cut after n bytes", 10, anyMode, onLink(func(ctx context.Context, p *faultproxy.Proxy, r *rand.Rand, hold time.Duration) {
+	{name: "link cut", weight: 6, run: onLink(func(_ context.Context, p *faultproxy.Proxy, _ *rand.Rand, _ time.Duration) { p.Cut() })},
+	{name: "link cut after n bytes", weight: 10, run: onLink(func(ctx context.Context, p *faultproxy.Proxy, r *rand.Rand, hold time.Duration) {
 		p.CutAfter(direction(r), r.Int64N(30_000))
 		wait(ctx, hold)
 	})},
-	{"link refused", 3, anyMode, onLink(func(ctx context.Context, p *faultproxy.Proxy, _ *rand.Rand, hold time.Duration) {
+	{name: "link refused", weight: 3, run: onLink(func(ctx context.Context, p *faultproxy.Proxy, _ *rand.Rand, hold time.Duration) {
 		p.Refuse()
 		p.Cut()
 		wait(ctx, hold)
@@ -181,7 +181,7 @@ var linkFaults = []fault{
 			wait(context.WithoutCancel(ctx), 10*time.Millisecond) // somebody has the port for a moment
 		}
 	})},
-	{"link delay", 4, anyMode, onLink(func(ctx context.Context, p *faultproxy.Proxy, r *rand.Rand, hold time.Duration) {
+	{name: "link delay", weight: 4, run: onLink(func(ctx context.Context, p *faultproxy.Proxy, r *rand.Rand, hold time.Duration) {
 		p.Delay(time.Duration(r.Int64N(int64(100 * time.Millisecond))))
 		wait(ctx, hold)
 		p.Delay(0)

@@ -19,6 +19,7 @@ type fault struct {
 	name   string
 	weight int
 	mode   mode // 0: any
+	netted bool // takes wakes away without a trace: only where a sweep comes soon
 	run    func(ctx context.Context, w *world, r *rand.Rand, hold time.Duration) bool
 }
 
@@ -50,10 +51,10 @@ type lane struct {
 	after  func() // each fault, if set
 }
 
-func newLane(seed uint64, number int, m mode, catalogue []fault) *lane {
+func newLane(seed uint64, number int, m mode, sweeps bool, catalogue []fault) *lane {
 	l := &lane{r: rand.New(rand.NewPCG(seed, uint64(1000+number)))}
 	for _, f := range catalogue {
-		if f.mode == anyMode || f.mode == m {
+		if (f.mode == anyMode || f.mode == m) && (sweeps || !f.netted) {
 			l.faults = append(l.faults, f)
 			l.total += f.weight
 		}
@@ -148,8 +149,8 @@ func (w *world) follow(ctx context.Context, l *lane, done *faultTally, log func(
 func TestPlanFollowsFromTheSeed(t *testing.T) {
 	t.Parallel()
 	for number, catalogue := range [][]fault{serverFaults, linkFaults, tableFaults} {
-		a, b := newLane(7, number, strict, catalogue), newLane(7, number, strict, catalogue)
-		other := newLane(8, number, strict, catalogue)
+		a, b := newLane(7, number, strict, true, catalogue), newLane(7, number, strict, true, catalogue)
+		other := newLane(8, number, strict, true, catalogue)
 		seen, differs := map[string]bool{}, false
 		for range 2000 {
 			x, y, z := a.next(), b.next(), other.next()

@@ -12,35 +12,35 @@ import (
 
 // tableFaults happen inside the database. They cannot be had while it is away.
 var tableFaults = []fault{
-	{"terminate listener", 5, anyMode, terminate(`backend_type = 'client backend' and query ilike 'listen%'`)},
-	{"terminate walsender", 4, anyMode, terminate(`backend_type = 'walsender'`)},
-	{"terminate claimers", 5, anyMode, terminate(`backend_type = 'client backend' and state = 'idle in transaction'`)},
-	{"terminate everybody", 2, anyMode, terminate(`backend_type = 'client backend' and pid <> pg_backend_pid()`)},
-	{"cancel everybody", 3, anyMode, func(ctx context.Context, w *world, _ *rand.Rand, _ time.Duration) bool {
+	{name: "terminate listener", weight: 5, run: terminate(`backend_type = 'client backend' and query ilike 'listen%'`)},
+	{name: "terminate walsender", weight: 4, run: terminate(`backend_type = 'walsender'`)},
+	{name: "terminate claimers", weight: 5, run: terminate(`backend_type = 'client backend' and state = 'idle in transaction'`)},
+	{name: "terminate everybody", weight: 2, run: terminate(`backend_type = 'client backend' and pid <> pg_backend_pid()`)},
+	{name: "cancel everybody", weight: 3, run: func(ctx context.Context, w *world, _ *rand.Rand, _ time.Duration) bool {
 		return w.sql(ctx, `select pg_cancel_backend(pid) from pg_stat_activity where state = 'active' and pid <> pg_backend_pid()`)
 	}},
-	{"old snapshot", 5, anyMode, func(ctx context.Context, w *world, _ *rand.Rand, hold time.Duration) bool {
+	{name: "old snapshot", weight: 5, run: func(ctx context.Context, w *world, _ *rand.Rand, hold time.Duration) bool {
 		return w.inTx(ctx, pgx.RepeatableRead, 3*hold, `select count(*) from outbox where sent_at is null`)
 	}},
-	{"lock rows", 4, anyMode, func(ctx context.Context, w *world, _ *rand.Rand, hold time.Duration) bool {
+	{name: "lock rows", weight: 4, run: func(ctx context.Context, w *world, _ *rand.Rand, hold time.Duration) bool {
 		return w.inTx(ctx, pgx.ReadCommitted, hold, `select from outbox where sent_at is null and dead_at is null order by send_after limit 500 for update skip locked`)
 	}},
-	{"lock table against writers", 3, anyMode, func(ctx context.Context, w *world, _ *rand.Rand, hold time.Duration) bool {
+	{name: "lock table against writers", weight: 3, run: func(ctx context.Context, w *world, _ *rand.Rand, hold time.Duration) bool {
 		return w.inTx(ctx, pgx.ReadCommitted, hold, `lock table outbox in share mode`)
 	}},
-	{"lock table", 2, anyMode, func(ctx context.Context, w *world, _ *rand.Rand, hold time.Duration) bool {
+	{name: "lock table", weight: 2, run: func(ctx context.Context, w *world, _ *rand.Rand, hold time.Duration) bool {
 		return w.inTx(ctx, pgx.ReadCommitted, hold, `lock table outbox in access exclusive mode`)
 	}},
-	{"vacuum freeze", 3, anyMode, func(ctx context.Context, w *world, _ *rand.Rand, _ time.Duration) bool {
+	{name: "vacuum freeze", weight: 3, run: func(ctx context.Context, w *world, _ *rand.Rand, _ time.Duration) bool {
 		return w.sql(ctx, `vacuum (freeze, analyze) outbox`)
 	}},
-	{"reindex concurrently", 3, anyMode, func(ctx context.Context, w *world, _ *rand.Rand, _ time.Duration) bool {
+	{name: "reindex concurrently", weight: 3, run: func(ctx context.Context, w *world, _ *rand.Rand, _ time.Duration) bool {
 		return w.sql(ctx, `reindex table concurrently outbox`)
 	}},
-	{"vacuum full", 1, anyMode, func(ctx context.Context, w *world, _ *rand.Rand, _ time.Duration) bool {
+	{name: "vacuum full", weight: 1, run: func(ctx context.Context, w *world, _ *rand.Rand, _ time.Duration) bool {
 		return w.sql(ctx, `vacuum full outbox`)
 	}},
-	{"migrate", 3, anyMode, func(ctx context.Context, w *world, r *rand.Rand, _ time.Duration) bool {
+	{name: "migrate", weight: 3, netted: true, run: func(ctx context.Context, w *world, r *rand.Rand, _ time.Duration) bool {
 		ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 		defer cancel()
 		conn, err := pgx.Connect(ctx, w.pg.DSN("postgres"))
@@ -57,19 +57,19 @@ var tableFaults = []fault{
 		_, err = outbox.Migrate(ctx, conn, outbox.MigrateOptions{Wake: outbox.WakeAuto})
 		return err == nil
 	}},
-	{"postpone tasks", 3, anyMode, func(ctx context.Context, w *world, _ *rand.Rand, _ time.Duration) bool {
+	{name: "postpone tasks", weight: 3, run: func(ctx context.Context, w *world, _ *rand.Rand, _ time.Duration) bool {
 		return w.sql(ctx, `update outbox set send_after = clock_timestamp() + interval '700 ms' where id in (
 			select id from outbox where sent_at is null and dead_at is null limit 200 for update skip locked)`)
 	}},
-	{"clock back", 2, anyMode, func(ctx context.Context, w *world, _ *rand.Rand, _ time.Duration) bool {
+	{name: "clock back", weight: 2, run: func(ctx context.Context, w *world, _ *rand.Rand, _ time.Duration) bool {
 		return w.sql(ctx, `update outbox set send_after = send_after - interval '1 hour' where id in (
 			select id from outbox where sent_at is null and dead_at is null limit 200 for update skip locked)`)
 	}},
-	{"clock of the mask ahead", 2, anyMode, func(ctx context.Context, w *world, _ *rand.Rand, hold time.Duration) bool {
+	{name: "clock of the mask ahead", weight: 2, netted: true, run: func(ctx context.Context, w *world, _ *rand.Rand, hold time.Duration) bool {
 		// As if somebody who is gone had promised to poll.
 		return w.sql(ctx, `select setval('outbox_mask', (extract(epoch from clock_timestamp()) * 1000)::bigint + $1::bigint)`, hold.Milliseconds())
 	}},
-	{"checkpoint", 2, anyMode, func(ctx context.Context, w *world, _ *rand.Rand, _ time.Duration) bool {
+	{name: "checkpoint", weight: 2, run: func(ctx context.Context, w *world, _ *rand.Rand, _ time.Duration) bool {
 		return w.sql(ctx, `checkpoint`)
 	}},
 }
