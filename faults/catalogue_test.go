@@ -121,7 +121,7 @@ func family(pid int) []int {
 		return nil
 	}
 	pids := []int{pid}
-	for _, field := range strings.Fields(string(text)) {
+	for field := range strings.FieldsSeq(string(text)) {
 		if child, err := strconv.Atoi(field); err == nil {
 			pids = append(pids, child)
 		}
@@ -212,33 +212,3 @@ func onLink(do func(context.Context, *faultproxy.Proxy, *rand.Rand, time.Duratio
 }
 
 func (w *world) node(r *rand.Rand) *node { return w.nodes[r.IntN(len(w.nodes))] }
-
-// terminate stops a dispatcher as an operator does: it must end by itself, with
-// success, whatever the servers and the network do.
-func (n *node) terminate() {
-	n.send(syscall.SIGTERM)
-	timer := time.NewTimer(patience)
-	defer timer.Stop()
-	select {
-	case <-n.d.done:
-		if code := n.d.cmd.ProcessState.ExitCode(); code != 0 {
-			n.w.t.Errorf("a dispatcher ended with %d after SIGTERM", code)
-		}
-	case <-timer.C:
-		n.w.t.Errorf("a dispatcher did not end within %v of SIGTERM", patience)
-		n.send(syscall.SIGKILL)
-		<-n.d.done
-	}
-}
-
-// survey starts dispatchers that ended by themselves, which none may.
-func (w *world) survey() {
-	for i, n := range w.nodes {
-		select {
-		case <-n.d.done:
-			w.t.Errorf("dispatcher %d ended by itself: %v\n%s", i, n.d.cmd.ProcessState, tail(n.log, 2<<10))
-			n.start()
-		default:
-		}
-	}
-}

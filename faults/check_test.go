@@ -32,7 +32,7 @@ func goodRun(t *rapid.T) Evidence {
 		if crashed {
 			h.Crashed(tx.Ended.Add(time.Millisecond))
 		}
-		there := tx.Outcome == Committed && !(crashed && tx.Volatile && rapid.Bool().Draw(t, "vanishes")) ||
+		there := tx.Outcome == Committed && (!crashed || !tx.Volatile || rapid.Bool().Draw(t, "survives")) ||
 			tx.Outcome == Unknown && rapid.Bool().Draw(t, "committed")
 		// What a crash took back may have been sent before.
 		sent := there || crashed && tx.Volatile && tx.Outcome != RolledBack && rapid.Bool().Draw(t, "sent")

@@ -28,7 +28,7 @@ var plants = []plant{
 		{"agenda.go", "a.sweep = now.Add(interval)", "a.sweep = now.Add(24 * time.Hour)"},
 		{"loop.go", "if soon := now.Add(l.interval());", "if soon := now.Add(24 * time.Hour);"},
 	}, sceneNoTrigger, Leftover},
-	{"attempts counted in an outage", []edit{{"deliver.go", "u.add(t.ID, false, false, delay, r.Err)", "u.add(t.ID, true, false, delay, r.Err)"}}, sceneLostAnswers, SpentAttempt},
+	{"attempts counted in an outage", []edit{{"deliver.go", "u.add(t.ID, false,", "u.add(t.ID, true,"}}, sceneLostAnswers, SpentAttempt},
 	{"cursor without full pass", []edit{{"loop.go", "l.pass(false)", "l.pass(true)"}}, sceneLateCommit, Leftover},
 	{"client retries on", []edit{
 		{"nats.go", "\t\tnats.ReconnectBufSize(-1),\n", ""},

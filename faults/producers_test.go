@@ -2,7 +2,7 @@ package faults
 
 import (
 	"context"
-	"crypto/md5" //nolint:gosec // filler that SQL can make as well
+	"crypto/md5" // filler that SQL can make as well
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -30,7 +30,7 @@ select 'soak.k' || n % 5,
 
 func contentSum(n int64) uint64 {
 	text := strconv.FormatInt(n, 10)
-	sum := md5.Sum([]byte(text)) //nolint:gosec // as above
+	sum := md5.Sum([]byte(text))
 	pad := strings.Repeat(hex.EncodeToString(sum[:]), int(n%4))
 	return checksum("soak.k"+strconv.FormatInt(n%5, 10), text, pad)
 }
@@ -59,7 +59,7 @@ func (w *world) produce(seed uint64, l load) (finish func()) {
 				count := p.count()
 				// Each transaction takes its place on the common clock.
 				due := time.Duration(ahead.Add(int64(float64(count) / l.rate * float64(time.Second))))
-				if !wait(ctx, due-time.Since(begun)) {
+				if !wait(ctx, due-time.Since(begun)) || !p.connect(ctx) {
 					return
 				}
 				p.transaction(ctx, count)
@@ -102,6 +102,22 @@ func (p *producer) close() {
 	}
 }
 
+// connect makes sure that there is a connection, and returns false when ctx has
+// ended before.
+func (p *producer) connect(ctx context.Context) bool {
+	for p.conn == nil || p.conn.IsClosed() {
+		dial, cancel := context.WithTimeout(ctx, 2*time.Second)
+		conn, err := pgx.Connect(dial, p.w.dsn(p.w.entry))
+		cancel()
+		if err == nil {
+			p.conn = conn
+		} else if !wait(ctx, 20*time.Millisecond) {
+			return false
+		}
+	}
+	return true
+}
+
 // count draws the tasks of a transaction: mostly one, sometimes many.
 func (p *producer) count() int64 {
 	switch n := p.r.IntN(20); {
@@ -127,15 +143,6 @@ func (p *producer) transaction(ctx context.Context, count int64) {
 }
 
 func (p *producer) try(ctx context.Context, t Transaction) Outcome {
-	if p.conn == nil || p.conn.IsClosed() {
-		conn, err := pgx.Connect(ctx, p.w.dsn(p.w.entry))
-		if err != nil {
-			// A server that is away is asked again after a moment.
-			wait(ctx, 20*time.Millisecond)
-			return RolledBack
-		}
-		p.conn = conn
-	}
 	tx, err := p.conn.Begin(ctx)
 	if err != nil {
 		return RolledBack

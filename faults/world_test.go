@@ -3,17 +3,14 @@ package faults
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"hash/fnv"
 	"io"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -110,70 +107,6 @@ func (w *world) dsn(p *faultproxy.Proxy) string {
 	}
 	u.Host = p.Addr()
 	return u.String()
-}
-
-// node is a dispatcher that is started again whenever it was killed, with its
-// own way to the database and the broker.
-type node struct {
-	w        *world
-	binary   string
-	env      []string
-	pg, nats *faultproxy.Proxy
-	log      string
-	d        *daemon
-}
-
-func (n *node) start() {
-	f, err := os.OpenFile(n.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		n.w.t.Error(err)
-		return
-	}
-	defer f.Close()
-	d := &daemon{t: n.w.t, done: make(chan struct{}), log: n.log}
-	d.cmd = exec.Command(n.binary, "run", "--http=") //nolint:noctx // ended by signal or by the cleanup
-	d.cmd.Env, d.cmd.Stdout, d.cmd.Stderr = n.env, f, f
-	if err := d.cmd.Start(); err != nil {
-		n.w.t.Error(err)
-		return
-	}
-	go func() {
-		_ = d.cmd.Wait()
-		close(d.done)
-	}()
-	n.d = d
-}
-
-// send sends a signal to the process, which may have ended.
-func (n *node) send(s syscall.Signal) {
-	if err := n.d.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		n.w.t.Error(err)
-	}
-}
-
-// end kills the process and, after a failure, shows its last words.
-func (n *node) end() {
-	if n.d == nil {
-		return
-	}
-	_ = n.d.cmd.Process.Kill()
-	<-n.d.done
-	if n.w.t.Failed() {
-		n.w.t.Logf("end of a dispatcher's log:\n%s", tail(n.log, 8<<10))
-	}
-}
-
-func tail(path string, size int64) string {
-	f, err := os.Open(path)
-	if err != nil {
-		return err.Error()
-	}
-	defer f.Close()
-	if info, err := f.Stat(); err == nil && info.Size() > size {
-		_, _ = f.Seek(-size, io.SeekEnd)
-	}
-	text, _ := io.ReadAll(f)
-	return string(text)
 }
 
 // checkLogs looks for what a dispatcher must never say.
